@@ -182,10 +182,11 @@ impl<'a> Inference<'a> {
             remove(self.work.dir()).map_err(|source| self.unkept(source))?;
         }
         let Some(made) = made? else { unreachable!("a pass in a folder keeps rows") };
-        made.stream(|piece| rows(piece).map_err(Ending::Output)).map_err(|end| match end {
-            Ending::Output(error) => TrainError::Output(error),
-            Ending::Read(source) => self.unkept(source),
-        })
+        for piece in made.pieces() {
+            let piece = piece.map_err(|source| self.unkept(source))?;
+            rows(&piece).map_err(TrainError::Output)?;
+        }
+        Ok(())
     }
 
     /// Removes the folder of layers' rows, once those that were passed on are kept.
@@ -195,18 +196,6 @@ impl<'a> Inference<'a> {
 
     fn unkept(&self, source: io::Error) -> TrainError {
         TrainError::Spill { folder: self.work.dir().to_owned(), source }
-    }
-}
-
-/// Reason for passing on no more rows.
-enum Ending {
-    Output(Box<dyn Error + Send + Sync>),
-    Read(io::Error),
-}
-
-impl From<io::Error> for Ending {
-    fn from(error: io::Error) -> Self {
-        Self::Read(error)
     }
 }
 

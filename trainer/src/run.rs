@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
         let is_local = config.strategy == Strategy::Sdt;
         let local = is_local.then(|| setup.local_models(replica.adam.state()));
         let n_replicas = match &local {
-            Some(local) => local.len(),
+            Some(local) => local.states.len() as u32,
             None => 1 + u32::from(config.full.staleness > 0),
         };
         let mut run = Self {
@@ -188,10 +188,10 @@ impl<'a> Run<'a> {
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_steps());
+        let (epoch, total) = (self.place.epoch, team.n_steps);
         if self.config.hop.merge != Merge::None {
             let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
-            team.set_merges(group.number_of_leader(n_merges)?);
+            team.n_merges = group.number_of_leader(n_merges)?;
         }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
@@ -266,7 +266,7 @@ impl<'a> Run<'a> {
     pub(crate) fn save(&mut self) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let replicas = match &mut self.local {
-            Some(local) => local.take(),
+            Some(local) => take(&mut local.states),
             None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         };
         let checkpoint = Checkpoint {
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
         };
         let saved = checkpoints.save(&checkpoint);
         if let Some(local) = &mut self.local {
-            local.put(checkpoint.replicas);
+            local.states = checkpoint.replicas;
         }
         saved
     }
@@ -294,14 +294,14 @@ impl<'a> Run<'a> {
     /// Returns the state of each replica.
     fn states(&self) -> Vec<ReplicaState> {
         match &self.local {
-            Some(local) => local.states(),
+            Some(local) => local.states.clone(),
             None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         }
     }
 
     fn restore_replicas(&mut self, states: Vec<ReplicaState>) -> Result<(), TrainError> {
         if let Some(local) = &mut self.local {
-            local.put(states);
+            local.states = states;
             return self.replica.set_values(local.average_here()?);
         }
         let mut states = states.into_iter();
@@ -338,9 +338,7 @@ impl Run<'_> {
         let setups = setup.set_up_workers(scope, self.place)?;
         let size = [setup.config.workers, setup.n_steps()];
         let mut team = Team::start(scope, setups, group.n_local(), size)?;
-        if let Some(iterations) = setup.iterations() {
-            team.step_through_iterations(iterations);
-        }
+        team.iterations = setup.iterations();
         Ok(Teams::Steps(team))
     }
 

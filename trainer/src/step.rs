@@ -64,7 +64,7 @@ pub struct FullTraffic {
 }
 
 /// Bytes moved to load a partition; zero where it was in memory.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SdtTraffic {
     /// Rows of its halo.
     pub halo_rows: u64,

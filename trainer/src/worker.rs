@@ -13,6 +13,7 @@ use crate::error::TrainError;
 use crate::features::FeatureRows;
 use crate::labels::Labels;
 use crate::loss::{Loss, worst_row};
+use crate::matrix::first_not_finite;
 use crate::matrix::sparse::SparseRows;
 use crate::matrix::workspace::Workspace;
 use crate::model::{Hops, Model};
@@ -173,11 +174,7 @@ impl Learner<'_> {
         let width = self.features.width();
         let found = match rows {
             StepRows::Sparse(rows) => rows.first_not_finite(),
-            StepRows::Bytes(rows) => {
-                let values = self.features.view(rows.as_ref());
-                let at = values.iter().position(|value| !value.is_finite());
-                at.map(|at| (at / width, at % width, values[at]))
-            }
+            StepRows::Bytes(rows) => first_not_finite(self.features.view(rows.as_ref()), width),
         };
         let Some((row, column, found)) = found else { return Ok(()) };
         Err(TrainError::Feature { node: nodes[row], column, found, epoch, step })

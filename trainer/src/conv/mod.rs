@@ -138,7 +138,9 @@ impl Conv {
                 let mask = dropout.of_rows(hop.sources());
                 let rows = match input {
                     Input::Features { x, width } => {
-                        Rows::Dense(Matrix::new(dropped(workspace.copy(x), mask.as_ref()), width))
+                        let mut rows = workspace.copy(x);
+                        mask.iter().for_each(|mask| mask.apply(&mut rows));
+                        Rows::Dense(Matrix::new(rows, width))
                     }
                     Input::Sparse(x) => Rows::Sparse(match &mask {
                         Some(mask) => x.dropped(mask),
@@ -315,14 +317,6 @@ impl Convolved {
             }
         }
     }
-}
-
-/// Returns the rows after dropout.
-fn dropped(mut rows: Vec<f32>, mask: Option<&Mask>) -> Vec<f32> {
-    if let Some(mask) = mask {
-        mask.apply(&mut rows);
-    }
-    rows
 }
 
 /// Returns the gradient of `hidden` from that of its active rows.

@@ -131,6 +131,12 @@ impl Matrix {
     }
 }
 
+/// Returns row, column and value of the first element of rows of `width` that is no finite number.
+pub(crate) fn first_not_finite(values: &[f32], width: usize) -> Option<(usize, usize, f32)> {
+    let at = values.iter().position(|value| !value.is_finite())?;
+    Some((at / width, at % width, values[at]))
+}
+
 /// Calls `f` with the elements of a parameter.
 pub(crate) fn with_values<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
     with_storage(tensor, |storage, layout| {

@@ -58,9 +58,7 @@ impl ProcessGroup<'_> {
     ) -> Result<(), CollectiveError> {
         let empty = || self.lengths.iter().map(|&n| vec![0.0; n]).collect();
         *state = ReplicaState { n_steps: 0, values: empty(), means: empty(), variances: empty() };
-        let mut n_steps = [0];
-        self.receive_values(from, bytemuck::cast_slice_mut(&mut n_steps))?;
-        [state.n_steps] = n_steps;
+        self.receive_values(from, bytemuck::bytes_of_mut(&mut state.n_steps))?;
         let ReplicaState { values, means, variances, .. } = state;
         let (lists, len) = ([values, means, variances].into_iter().flatten(), self.piece_elements);
         for piece in lists.flat_map(|list| list.chunks_mut(len)) {

@@ -27,13 +27,14 @@ use crate::worker_thread::{WorkerThread, thread_pool};
 /// Workers of this process. Parameters do not change while a step is under way.
 pub(crate) struct Team<'scope> {
     members: Vec<Member<'scope>>,
-    n_steps: u32,
+    /// Steps of an epoch: the batches of the worker that has most.
+    pub(crate) n_steps: u32,
     /// Figures of all workers of the run after the last step.
     stats: Vec<MemberStats>,
-    /// Those of a run with migration.
-    iterations: Option<Iterations<'scope>>,
+    /// Those of a run with migration, in the time steps of which workers train.
+    pub(crate) iterations: Option<Iterations<'scope>>,
     /// Time steps of each that are merged into the others.
-    n_merges: u32,
+    pub(crate) n_merges: u32,
 }
 
 /// The workers of this process, by what they train.
@@ -51,8 +52,8 @@ impl Teams<'_> {
     pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
         match self {
             Self::Steps(team) => team.stats(epoch),
-            Self::Partitions(team) => team.stats(),
-            Self::Full(team) => team.stats(),
+            Self::Partitions(team) => &team.stats,
+            Self::Full(team) => &team.stats,
         }
     }
 }
@@ -96,16 +97,6 @@ impl<'scope> Team<'scope> {
         let members = setups.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
         Ok(Self { members, n_steps, stats, iterations: None, n_merges: 0 })
-    }
-
-    /// Has the workers train in the time steps of `iterations`.
-    pub(crate) fn step_through_iterations(&mut self, iterations: Iterations<'scope>) {
-        self.iterations = Some(iterations);
-    }
-
-    /// Returns the steps of an epoch: the batches of the worker that has most.
-    pub(crate) fn n_steps(&self) -> u32 {
-        self.n_steps
     }
 
     /// Has every worker that has a batch left train on it, and averages gradients in the order of
@@ -200,11 +191,6 @@ impl<'scope> Team<'scope> {
             }
         }
         Ok(outcomes)
-    }
-
-    /// Sets how many time steps of each iteration are merged into the others.
-    pub(crate) fn set_merges(&mut self, n_merges: u32) {
-        self.n_merges = n_merges;
     }
 
     /// Returns the figures of all workers of the run, with VectorPulls for the hot sets of epochs

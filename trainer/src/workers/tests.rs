@@ -75,10 +75,7 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
         let setups = setup.set_up_workers(scope, Place::default()).unwrap();
         let size = [config.workers, setup.n_steps()];
         let mut team = Team::start(scope, setups, 1, size).unwrap();
-        if let Some(iterations) = setup.iterations() {
-            team.step_through_iterations(iterations);
-        }
-        team.set_merges(n_merges);
+        (team.iterations, team.n_merges) = (setup.iterations(), n_merges);
         let step = team.step(Place::default(), &replica, &mut group).unwrap();
         let n_roots: u64 = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         assert_eq!(step.n_roots, n_roots);

@@ -131,12 +131,12 @@ impl Routes {
                 let loss = match self.way {
                     Way::Forward => {
                         let rows = rows_to(part, route.to);
-                        code.encode(part.sent(), width, rows, out)
+                        code.encode(&part.pass.own, width, rows, out)
                     }
                     Way::Back => {
                         let range = range_from(part, route.to);
                         let rows: Vec<u32> = (range.start as u32..range.end as u32).collect();
-                        code.encode(part.sent_back(), width, &rows, out)
+                        code.encode(&part.pass.halo, width, &rows, out)
                     }
                 };
                 losses.push((route, at, loss));
@@ -167,7 +167,7 @@ impl Routes {
                 rest = others;
                 let Some(at) = place_of(parts, route.to) else { continue };
                 let range = range_from(&parts[at], route.from);
-                let halo = parts[at].received();
+                let halo = &mut parts[at].pass.halo;
                 code.decode(bytes, width, &mut halo[range.start * width..range.end * width]);
             }
         }
@@ -191,7 +191,7 @@ impl Routes {
             let Some(at) = place_of(parts, route.to) else { continue };
             let part = &mut parts[at];
             let rows = rows_to(part, route.from).to_vec();
-            let own = part.received_back();
+            let own = &mut part.pass.own;
             code.decode_each(bytes, width, |number, grad| {
                 let sum = &mut own[rows[number] as usize * width..][..width];
                 sum.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);

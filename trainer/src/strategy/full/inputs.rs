@@ -14,10 +14,10 @@ use super::graph::PartGraph;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::matrix::Matrix;
 use crate::matrix::dropout::Mask;
 use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
 use crate::matrix::workspace::Workspace;
+use crate::matrix::{Matrix, first_not_finite};
 use crate::sources::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.
@@ -288,18 +288,8 @@ impl InputRows {
 
     fn find_not_finite(&self) -> Option<(usize, usize, f32)> {
         match self {
-            Self::Dense(rows) => {
-                let at = rows.values().iter().position(|value| !value.is_finite())?;
-                Some((at / rows.width(), at % rows.width(), rows.values()[at]))
-            }
-            Self::Sparse { rows, .. } => {
-                rows.values().iter().find(|value| !value.is_finite())?;
-                (0..rows.n_rows()).find_map(|row| {
-                    let mut elements = rows.row(row);
-                    let found = elements.find(|(_, value)| !value.is_finite())?;
-                    Some((row, found.0 as usize, found.1))
-                })
-            }
+            Self::Dense(rows) => first_not_finite(rows.values(), rows.width()),
+            Self::Sparse { rows, .. } => rows.first_not_finite(),
         }
     }
 }

@@ -2,24 +2,14 @@
 
 use crate::{
     labels::Targets,
-    loss::{is_positive, label_loss, largest},
+    loss::{Loss, is_positive, label_loss, largest},
     matrix::Matrix,
 };
 
-/// A partition's part of the loss.
-#[derive(Debug)]
-pub(crate) struct PartLoss {
-    /// The mean over its training nodes; 0 without any.
-    pub(crate) mean: f64,
-    pub(crate) n_right: u64,
-    /// Sum over the rows of all of its nodes.
-    pub(crate) gradient: Matrix,
-}
-
-/// Returns the loss of the rows `roots` of `logits`, and the gradient of the mean over `n_all`
-/// training nodes of the graph. Sums are in f64, so that the mean of partitions' parts is
-/// that of the whole graph but for rounding.
-pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all: u64) -> PartLoss {
+/// Returns the loss of the rows `roots` of `logits`, 0 without any, and the gradient of the mean
+/// over `n_all` training nodes of the graph. Sums are in f64, so that the mean of partitions' parts
+/// is that of the whole graph but for rounding.
+pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all: u64) -> Loss {
     let width = logits.width();
     let mut gradient = vec![0.0; logits.values().len()];
     let (mut sum, mut n_right) = (0.0, 0);
@@ -36,7 +26,7 @@ pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all
         n_right += u64::from(is_right);
     }
     let mean = if roots.is_empty() { 0.0 } else { sum / roots.len() as f64 };
-    PartLoss { mean, n_right, gradient: Matrix::new(gradient, width) }
+    Loss { mean, n_right, gradient: Matrix::new(gradient, width) }
 }
 
 /// Returns `ln Σ exp(x) - x[class]`, and whether the class has the largest logit.
@@ -71,7 +61,6 @@ fn binary(row: &[f32], labels: &[u8], n_all: u64, gradient: &mut [f32]) -> (f64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loss::Loss;
 
     #[test]
     fn parts_add_up_to_the_loss_of_all() {

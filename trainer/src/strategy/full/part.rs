@@ -8,7 +8,7 @@ use candle_core::{Result, Tensor};
 use super::{
     graph::PartGraph,
     inputs::{EpochRows, Inputs},
-    loss::{PartLoss, part_loss},
+    loss::part_loss,
     operator::{Destinations, Form, Operator, Sources},
     plan::{LayerPlan, Travels},
 };
@@ -22,6 +22,7 @@ use crate::{
     largest::{Largest, Winners},
     layer::Layer,
     linear::Linear,
+    loss::Loss,
     matrix::Matrix,
     matrix::dropout::Mask,
     matrix::sparse::Rows,
@@ -102,37 +103,6 @@ pub(super) struct OfLayer {
 }
 
 impl Part {
-    pub(crate) fn new(
-        graph: PartGraph,
-        inputs: Inputs,
-        aggregator: Aggregator,
-        plans: Vec<LayerPlan>,
-        roots: PartRoots,
-    ) -> Self {
-        let (pass, workspace) = (PartPass::default(), Workspace::default());
-        Self { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 }
-    }
-
-    /// Returns the own rows that travel.
-    pub(crate) fn sent(&self) -> &[f32] {
-        &self.pass.own
-    }
-
-    /// Returns the places of rows that have come.
-    pub(crate) fn received(&mut self) -> &mut [f32] {
-        &mut self.pass.halo
-    }
-
-    /// Returns the gradients of the halo's rows, which travel back.
-    pub(crate) fn sent_back(&self) -> &[f32] {
-        &self.pass.halo
-    }
-
-    /// Returns the gradients of own rows, to which others are added.
-    pub(crate) fn received_back(&mut self) -> &mut [f32] {
-        &mut self.pass.own
-    }
-
     /// Adds the time since `start` to the part's.
     pub(crate) fn took(&mut self, start: Instant) {
         self.seconds += start.elapsed().as_secs_f64();
@@ -328,14 +298,14 @@ impl Part {
         Ok(out)
     }
 
-    /// Returns the part's loss, and begins the way back with the gradient of the mean over `n_all`
-    /// training nodes.
-    pub(crate) fn loss(&mut self, n_all: u64) -> Result<PartLoss> {
+    /// Returns the part's mean loss and its number of right roots, and begins the way back with the
+    /// gradient of the mean over `n_all` training nodes.
+    pub(crate) fn loss(&mut self, n_all: u64) -> Result<(f64, u64)> {
         let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
-        let mut loss = part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
-        let gradient = std::mem::replace(&mut loss.gradient, Matrix::new(Vec::new(), 0));
+        let Loss { mean, n_right, gradient } =
+            part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
         self.pass.grad = Some(gradient);
-        Ok(loss)
+        Ok((mean, n_right))
     }
 
     /// Returns the last layer's rows.

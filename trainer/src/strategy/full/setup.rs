@@ -13,15 +13,16 @@ use super::{
     graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
     operator::Operator,
-    part::{Aggregator, Part, PartRoots},
+    part::{Aggregator, Part, PartPass, PartRoots},
     plan::{FeatureForm, LayerPlan},
-    team::{Exchange, FullTeam, KeptRows, Overlap},
+    team::{Exchange, FullTeam},
 };
 use crate::attention::Entries;
 use crate::conv::Hop;
 use crate::error::TrainError;
 use crate::labels::Labels;
 use crate::largest::Largest;
+use crate::matrix::workspace::Workspace;
 use crate::options::Aggregation;
 use crate::options::ModelKind;
 use crate::process_group::ProcessGroup;
@@ -44,13 +45,12 @@ impl FullTeam {
         let n_layers = config.fanouts.len();
         let exchange = Exchange {
             placement,
-            forward: Routes::new(&parts, placement, Way::Forward),
-            back: Routes::new(&parts, placement, Way::Back),
+            routes: [Way::Forward, Way::Back].map(|way| Routes::new(&parts, placement, way)),
             code: RowCode { compression: config.full.compress },
             halo: config.full.halo,
-            overlap: if config.full.overlap { Overlap::Beside } else { Overlap::After },
+            overlaps: config.full.overlap,
             staleness: config.full.staleness,
-            layers: (0..n_layers).map(|_| KeptRows::default()).collect(),
+            layers: (0..n_layers).map(|_| Default::default()).collect(),
             seconds: std::time::Duration::ZERO,
             waited: std::time::Duration::ZERO,
             oldest: 0,
@@ -81,7 +81,8 @@ fn part_of(setup: &Setup<'_>, part: u32, halos: &Halos) -> Result<Part, TrainErr
     let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
     let plans = LayerPlan::of_layers(setup.model.layers(), setup.features.width(), form)?;
     let roots = roots_of(&setup.labels, &graph);
-    Ok(Part::new(graph, inputs, aggregator, plans, roots))
+    let (workspace, pass) = (Workspace::default(), PartPass::default());
+    Ok(Part { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 })
 }
 
 fn aggregator(setup: &Setup<'_>, graph: &PartGraph) -> Aggregator {

@@ -37,21 +37,22 @@ pub(crate) struct FullTeam {
     /// Share of edges that partitions have.
     pub(super) kept_share: f64,
     /// Figures of all workers of the run.
-    pub(super) stats: Vec<MemberStats>,
+    pub(crate) stats: Vec<MemberStats>,
 }
 
 /// Exchange of rows between partitions.
 pub(super) struct Exchange {
     pub(super) placement: Placement,
-    pub(super) forward: Routes,
-    pub(super) back: Routes,
+    /// By way.
+    pub(super) routes: [Routes; 2],
     pub(super) code: RowCode,
     pub(super) halo: Halo,
-    pub(super) overlap: Overlap,
+    /// Whether rows travel while others are computed.
+    pub(super) overlaps: bool,
     /// Epochs that rows of halos may be old.
     pub(super) staleness: u32,
-    /// By layer.
-    pub(super) layers: Vec<KeptRows>,
+    /// By layer, and by way.
+    pub(super) layers: Vec<[Stamped; 2]>,
     pub(super) epoch: u32,
     /// Figures of the epoch.
     pub(super) seconds: Duration,
@@ -59,23 +60,9 @@ pub(super) struct Exchange {
     pub(super) oldest: u32,
 }
 
-/// Overlap of computation with rows that travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overlap {
-    Beside,
-    After,
-}
-
-/// The last messages of a layer: of rows, and of gradients.
+/// The last messages of a layer one way, with the epoch that they are of.
 #[derive(Default)]
-pub(super) struct KeptRows {
-    forward: Stamped,
-    back: Stamped,
-}
-
-/// Messages with the epoch that they are of.
-#[derive(Default)]
-struct Stamped {
+pub(super) struct Stamped {
     messages: Messages,
     stamp: Option<u32>,
 }
@@ -97,11 +84,6 @@ impl Stamped {
 }
 
 impl FullTeam {
-    /// Returns figures of all workers of the run.
-    pub(crate) fn stats(&self) -> &[MemberStats] {
-        &self.stats
-    }
-
     /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`.
     pub(crate) fn pass(
         &mut self,
@@ -113,12 +95,8 @@ impl FullTeam {
         self.pool.install(|| {
             self.parts.iter_mut().try_for_each(|part| part.inputs.begin_epoch(&part.graph))
         })?;
-        let exchange = &self.exchange;
-        let of_part = |part: &Part| PartFigures {
-            remote_rows: exchange.remote_rows(part),
-            ..figures_of(part)
-        };
-        let mut figures: Vec<PartFigures> = self.parts.iter().map(of_part).collect();
+        let figures = self.parts.iter().map(|part| self.exchange.figures_of(part));
+        let mut figures: Vec<PartFigures> = figures.collect();
         self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         self.exchange.begin(epoch);
         let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
@@ -136,9 +114,8 @@ impl FullTeam {
         }
         let n_all = self.n_train;
         for (part, figures) in self.parts.iter_mut().zip(&mut figures) {
-            let loss = part.loss(n_all)?;
-            (figures.loss, figures.n_right) = (loss.mean, loss.n_right);
-            if !loss.mean.is_finite() {
+            (figures.loss, figures.n_right) = part.loss(n_all)?;
+            if !figures.loss.is_finite() {
                 figures.fault = Some(fault_of(part));
             }
         }
@@ -184,18 +161,6 @@ fn each(
     })
 }
 
-/// Returns what is known of a partition before a pass.
-fn figures_of(part: &Part) -> PartFigures {
-    PartFigures {
-        part: part.graph.part,
-        n_roots: part.roots.local_ids.len() as u64,
-        n_own: part.graph.n_own as u64,
-        halo_rows: part.graph.n_halo() as u64,
-        input_bytes: part.inputs.n_bytes(),
-        ..PartFigures::default()
-    }
-}
-
 /// Returns why the loss of a partition may be no number: a feature, or else the worst row.
 fn fault_of(part: &Part) -> Fault {
     if let Some((node, column, found)) = part.inputs.not_finite {
@@ -206,14 +171,21 @@ fn fault_of(part: &Part) -> Fault {
 }
 
 impl Exchange {
-    /// Returns the rows of a partition's halo that are other workers'; none where these are zeros.
-    fn remote_rows(&self, part: &Part) -> u64 {
-        let worker = self.placement.worker_of(part.graph.part);
-        match self.halo {
-            Halo::Zero => 0,
-            Halo::Exchange => {
-                part.graph.n_rows_from(|other| self.placement.worker_of(other) != worker)
-            }
+    /// Returns what is known of a partition before a pass.
+    fn figures_of(&self, part: &Part) -> PartFigures {
+        let (graph, worker_of) = (&part.graph, |part| self.placement.worker_of(part));
+        let is_remote = |other| worker_of(other) != worker_of(graph.part);
+        PartFigures {
+            part: graph.part,
+            n_roots: part.roots.local_ids.len() as u64,
+            n_own: graph.n_own as u64,
+            halo_rows: graph.n_halo() as u64,
+            remote_rows: match self.halo {
+                Halo::Zero => 0,
+                Halo::Exchange => graph.n_rows_from(is_remote),
+            },
+            input_bytes: part.inputs.n_bytes(),
+            ..PartFigures::default()
         }
     }
 
@@ -243,7 +215,7 @@ impl Exchange {
         };
         if number == 0 || self.halo == Halo::Zero {
             if number > 0 {
-                parts.iter_mut().for_each(|part| part.received().fill(0.0));
+                parts.iter_mut().for_each(|part| part.pass.halo.fill(0.0));
             }
             aggregate(parts, Destinations::All)?;
             return Ok(Vec::new());
@@ -252,8 +224,9 @@ impl Exchange {
         let rows = LayerRows { way: Way::Forward, number };
         let sent = self.move_rows(parts, pool, rows, group, &inner)?;
         let (width, start) = (width_of(parts, number), Instant::now());
-        let messages = &self.layers[number].forward.messages;
-        pool.install(|| self.forward.unpack(parts, self.code, width, messages));
+        let [messages, _] = &self.layers[number];
+        let [routes, _] = &self.routes;
+        pool.install(|| routes.unpack(parts, self.code, width, &messages.messages));
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         aggregate(parts, Destinations::Boundary)?;
         Ok(sent)
@@ -276,8 +249,9 @@ impl Exchange {
         let rows = LayerRows { way: Way::Back, number };
         let sent = self.move_rows(parts, pool, rows, group, &own)?;
         let (width, start) = (width_of(parts, number), Instant::now());
-        let messages = &self.layers[number].back.messages;
-        self.back.add(parts, self.code, width, messages);
+        let [_, messages] = &self.layers[number];
+        let [_, routes] = &self.routes;
+        routes.add(parts, self.code, width, &messages.messages);
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         Ok(sent)
     }
@@ -292,11 +266,8 @@ impl Exchange {
         group: &mut ProcessGroup<'_>,
         compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
     ) -> Result<Vec<Sent>, TrainError> {
-        let kept = &mut self.layers[number];
-        let (routes, stamped) = match way {
-            Way::Forward => (&self.forward, &mut kept.forward),
-            Way::Back => (&self.back, &mut kept.back),
-        };
+        let (routes, stamped) =
+            (&self.routes[way as usize], &mut self.layers[number][way as usize]);
         if let Some(age) = stamped.usable_age(self.epoch, self.staleness) {
             self.oldest = self.oldest.max(age);
             compute(parts)?;
@@ -309,7 +280,7 @@ impl Exchange {
         let sent = pool.install(pack);
         let expected = routes.incoming_bytes(row_bytes);
         let start = Instant::now();
-        let waited = if group.n_ranks() == 1 || self.overlap == Overlap::After {
+        let waited = if group.n_ranks() == 1 || !self.overlaps {
             group.exchange_rows(row_bytes, messages, &expected)?;
             let waited = start.elapsed();
             self.seconds += waited;

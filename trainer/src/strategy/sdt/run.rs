@@ -11,7 +11,7 @@ use crate::process_group::ProcessGroup;
 use crate::replica::ReplicaState;
 use crate::report::{EpochReport, Progress};
 use crate::run::Run;
-use crate::step::{Place, SdtTraffic, StepSeconds, WorkerStep};
+use crate::step::{Place, StepSeconds, WorkerStep};
 use crate::step_outcome::TeamStep;
 
 /// The leader asks for nothing.
@@ -25,7 +25,7 @@ const END: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct LocalModels {
     /// By partition; those of other processes are empty but while a checkpoint is written.
-    states: Vec<ReplicaState>,
+    pub(crate) states: Vec<ReplicaState>,
     shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
     kept_share: f64,
@@ -36,26 +36,6 @@ pub(crate) struct LocalModels {
 impl LocalModels {
     pub(crate) fn new(states: Vec<ReplicaState>, shares: Shares) -> Self {
         Self { states, shares, kept_share: 1.0, saves: false }
-    }
-
-    /// Returns the number of local models.
-    pub(crate) fn len(&self) -> u32 {
-        self.states.len() as u32
-    }
-
-    /// Takes the states out, to be written, or to be sent.
-    pub(crate) fn take(&mut self) -> Vec<ReplicaState> {
-        take(&mut self.states)
-    }
-
-    /// Puts the states of all partitions in place.
-    pub(crate) fn put(&mut self, states: Vec<ReplicaState>) {
-        self.states = states;
-    }
-
-    /// Returns a copy of all states.
-    pub(crate) fn states(&self) -> Vec<ReplicaState> {
-        self.states.clone()
     }
 
     /// Returns the parameters of the average of all local models, all of which are here. Where all
@@ -105,7 +85,7 @@ impl Run<'_> {
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_parts());
+        let (epoch, total) = (self.place.epoch, team.n_parts);
         let (mut halo_rows, mut halo_bytes) = (0, 0);
         while self.place.step < total {
             let (first, began) = (self.place.step, Instant::now());
@@ -121,8 +101,8 @@ impl Run<'_> {
                 loss.outcomes.extend(step.outcomes);
             }
             let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
-            halo_rows += figures.iter().map(|of_part| of_part.halo_rows).sum::<u64>();
-            halo_bytes += figures.iter().map(|of_part| of_part.halo_bytes).sum::<u64>();
+            halo_rows += figures.iter().map(|of_part| of_part.loaded.halo_rows).sum::<u64>();
+            halo_bytes += figures.iter().map(|of_part| of_part.loaded.halo_bytes).sum::<u64>();
             self.place.step = first + figures.len() as u32;
             let (done, workers) = (self.place.step, &workers[..]);
             let is_ended =
@@ -157,7 +137,7 @@ impl Run<'_> {
             kept_share: Some(self.local.as_ref().map_or(1.0, |local| local.kept_share)),
             ..EpochReport::default()
         };
-        self.record.end_epoch(report, team.stats());
+        self.record.end_epoch(report, &team.stats);
         if self.local.as_ref().is_some_and(|local| local.saves) {
             self.gather_states(group)?;
         }
@@ -205,7 +185,7 @@ impl Run<'_> {
             (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
         local.shares.adopt(&sum, own.map(|(_, state)| state));
         // A share of each term to each worker, then a share of the sum to each, as processes.
-        let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
+        let (n_bytes, p, q) = (4 * len as u64, local.states.len() as u64, u64::from(n_workers));
         Ok(n_bytes * (q - 1) * (p + q) / q)
     }
 
@@ -224,12 +204,11 @@ impl Run<'_> {
 
     /// Returns what the worker of a partition did in a round.
     fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
-        let PartitionFigures { halo_rows, halo_bytes, loaded_bytes, load_seconds, part, .. } =
-            *of_part;
-        let (outcome, place) = (&of_part.outcome, Place { step: part, ..self.place });
+        let PartitionFigures { part, loaded, ref outcome, .. } = *of_part;
+        let place = Place { step: part, ..self.place };
         WorkerStep {
             seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
-            sdt: Some(SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds }),
+            sdt: Some(loaded),
             ..outcome.worker_step(place, part % self.config.workers, self.row_bytes)
         }
     }

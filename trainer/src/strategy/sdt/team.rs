@@ -12,9 +12,9 @@ use crate::worker_thread::{WorkerThread, thread_pool};
 pub(crate) struct PartitionTeam<'scope> {
     members: Vec<WorkerThread<'scope, PartitionOrder, Trained>>,
     n_workers: u32,
-    n_parts: u32,
+    pub(super) n_parts: u32,
     /// Figures of all workers of the run, of which this process knows its own.
-    stats: Vec<MemberStats>,
+    pub(crate) stats: Vec<MemberStats>,
 }
 
 impl<'scope> PartitionTeam<'scope> {
@@ -34,11 +34,6 @@ impl<'scope> PartitionTeam<'scope> {
         let members = workers.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
         Ok(Self { members, n_workers, n_parts, stats })
-    }
-
-    /// Returns the number of partitions.
-    pub(crate) fn n_parts(&self) -> u32 {
-        self.n_parts
     }
 
     /// Has each worker train one of the partitions from `first` on, as many as there are workers;
@@ -74,11 +69,6 @@ impl<'scope> PartitionTeam<'scope> {
             let worker = of_part.part % self.n_workers;
             self.stats[worker as usize].prefetch = of_part.outcome.prefetch;
         }
-    }
-
-    /// Returns the figures of all workers of the run.
-    pub(crate) fn stats(&self) -> &[MemberStats] {
-        &self.stats
     }
 }
 

@@ -17,7 +17,7 @@ use super::load::{Ready, Turns};
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::{Replica, ReplicaState};
-use crate::step::Place;
+use crate::step::{Place, SdtTraffic};
 use crate::step_outcome::StepOutcome;
 use crate::worker::{Learner, StepInput, StepRows};
 
@@ -54,12 +54,8 @@ pub(crate) struct Trained {
 pub(crate) struct PartitionFigures {
     pub(crate) part: u32,
     pub(crate) n_batches: u64,
-    /// Rows of the halo that were loaded, and bytes of them.
-    pub(crate) halo_rows: u64,
-    pub(crate) halo_bytes: u64,
-    /// Bytes of all rows that were loaded, and the time of their pulls.
-    pub(crate) loaded_bytes: u64,
-    pub(crate) load_seconds: f64,
+    #[serde(flatten)]
+    pub(crate) loaded: SdtTraffic,
     pub(crate) outcome: StepOutcome,
 }
 
@@ -104,10 +100,8 @@ impl PartitionWorker<'_> {
         }
         drop(sampler);
         if ready.is_new {
-            let loaded = local.loaded;
-            (figures.halo_rows, figures.halo_bytes) = (loaded.halo_rows, loaded.halo_bytes);
-            (figures.loaded_bytes, figures.load_seconds) = (loaded.bytes, loaded.seconds);
-            outcome.load += loaded.load;
+            figures.loaded = local.loaded;
+            outcome.load += local.pulled;
         }
         self.stats.peak_bytes = self.stats.peak_bytes.max(ready.held_bytes);
         self.stats.wait_seconds += wait;

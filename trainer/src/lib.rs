@@ -36,7 +36,6 @@ pub mod options;
 pub mod process_group;
 pub mod profile;
 mod random;
-mod rate;
 mod record;
 pub mod replay;
 mod replica;

@@ -1,8 +1,7 @@
 //! The convolution of one layer, of any kind: a call with its own vector-Jacobian product.
 
 pub(crate) mod gat;
-mod gcn;
-mod sage;
+mod weights;
 
 use std::sync::Arc;
 
@@ -230,15 +229,15 @@ impl Hop<'_> {
     pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
         let block = Arc::clone(self.block);
         match aggregation {
-            Aggregation::Mean => Step::Weighted(sage::mean(block)),
-            Aggregation::Sum => Step::Weighted(sage::sum(block, self.nodes, self.degree)),
+            Aggregation::Mean => Step::Weighted(weights::mean(block)),
+            Aggregation::Sum => Step::Weighted(weights::sum(block, self.nodes, self.degree)),
             Aggregation::Max => Step::Largest(Largest::new(block), None),
         }
     }
 
     /// Returns GCN's step.
     pub(crate) fn normalised(&self) -> Step {
-        Step::Weighted(gcn::step(Arc::clone(self.block), self.nodes, self.degree))
+        Step::Weighted(weights::normalised(Arc::clone(self.block), self.nodes, self.degree))
     }
 }
 

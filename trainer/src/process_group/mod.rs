@@ -5,7 +5,6 @@
 //! the same point.
 
 mod partitions;
-mod replicas;
 
 use std::time::Instant;
 

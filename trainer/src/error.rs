@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use lodestore_client::ClientError;
+use lodestore_client::{ClientError, source::TensorInfo};
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use safetensors::SafeTensorError;
 use thiserror::Error;
@@ -338,6 +338,12 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Returns the error of a tensor that is not the expected one.
+    pub(crate) fn tensor(info: &TensorInfo, expected: &'static str) -> Self {
+        let found = format!("{} of width {}", info.dtype.name(), info.width);
+        Self::Tensors { tensor: info.name.clone(), expected, found }
+    }
+
     /// Returns whether all processes of the run meet with it at the same point, so that none has to
     /// be informed.
     pub(crate) fn is_common(&self) -> bool {

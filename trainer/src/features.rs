@@ -37,11 +37,7 @@ impl FeatureRows {
     pub(crate) fn new(info: &TensorInfo, normalize: bool) -> Result<Self, TrainError> {
         let (dtype, width) = (info.dtype, info.width as usize);
         if width == 0 {
-            return Err(TrainError::Tensors {
-                tensor: info.name.clone(),
-                expected: "rows of one element or more",
-                found: format!("{} of width {width}", dtype.name()),
-            });
+            return Err(TrainError::tensor(info, "rows of one element or more"));
         }
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
     }

@@ -70,11 +70,8 @@ impl Labels {
             Dtype::I64 if width == 1 => Targets::Classes(Vec::new()),
             Dtype::U8 | Dtype::F32 if width > 1 => Targets::Several { width, labels: Vec::new() },
             _ => {
-                return Err(TrainError::Tensors {
-                    tensor: config.label_tensor.clone(),
-                    expected: "i64 of width 1, or u8 or f32 of more for several labels a node",
-                    found: format!("{} of width {width}", info.dtype.name()),
-                });
+                let expected = "i64 of width 1, or u8 or f32 of more for several labels a node";
+                return Err(TrainError::tensor(&info, expected));
             }
         };
         let (train, validation, test) = (Vec::new(), Vec::new(), Vec::new());
@@ -86,9 +83,7 @@ impl Labels {
         let mut column = Column::open(sources, owned, &config.label_tensor)?;
         let info = sources.local.tensor(&config.split_tensor)?;
         if info.dtype != Dtype::U8 || info.width != 1 {
-            let found = format!("{} of width {}", info.dtype.name(), info.width);
-            let (tensor, expected) = (config.split_tensor.clone(), "u8 of width 1");
-            return Err(TrainError::Tensors { tensor, expected, found });
+            return Err(TrainError::tensor(&info, "u8 of width 1"));
         }
         let mut splits = Column::open(sources, owned, &config.split_tensor)?;
         for start in (0..book.n_nodes()).step_by(CHUNK_NODES as usize) {

@@ -187,13 +187,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 fn metadata(config: &TrainConfig) -> HashMap<String, String> {
     let LayerOptions { aggregation, norm, residual } = config.layer;
     let options = [
-        ("aggregation", aggregation.to_string()),
-        ("norm", norm.to_string()),
-        ("residual", residual.to_string()),
+        ("aggregation", aggregation.to_string(), aggregation != Aggregation::Mean),
+        ("norm", norm.to_string(), norm != Norm::None),
+        ("residual", residual.to_string(), residual),
     ];
-    let usual = [Aggregation::Mean.to_string(), Norm::None.to_string(), false.to_string()];
-    let is_unusual = |((_, found), usual): &((_, String), String)| found != usual;
-    let options = options.into_iter().zip(usual).filter(is_unusual).map(|(option, _)| option);
+    let unusual = options.into_iter().filter(|(.., is_unusual)| *is_unusual);
+    let options = unusual.map(|(name, value, _)| (name, value));
     let entries = [
         ("model", config.model.to_string()),
         ("layers", config.fanouts.len().to_string()),
@@ -212,12 +211,18 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
 /// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
 /// trained.
 fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault> {
+    /// Returns an entry; files from before a choice lack it, and have the `usual` one.
     fn entry<T: FromStr>(
         metadata: &HashMap<String, String>,
         name: &str,
         expected: &str,
+        usual: Option<T>,
     ) -> Result<T, ModelFault> {
-        let found = metadata.get(name).map_or("nothing", String::as_str);
+        let found = match (metadata.get(name), usual) {
+            (Some(found), _) => found,
+            (None, Some(usual)) => return Ok(usual),
+            (None, None) => "nothing",
+        };
         let unfit = |_| ModelFault::Unfit {
             name: name.to_owned(),
             expected: format!("{expected} in the file's metadata"),
@@ -225,35 +230,31 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault>
         };
         found.parse().map_err(unfit)
     }
-    /// Returns an entry that files from before the choice lack.
-    fn choice<T: FromStr>(
-        metadata: &HashMap<String, String>,
-        name: &str,
-        expected: &str,
-        usual: T,
-    ) -> Result<T, ModelFault> {
-        if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
-    }
-    let number = |name| entry::<usize>(metadata, name, "a number");
-    let text = |name| entry::<String>(metadata, name, "a name");
+    let number = |name| entry::<usize>(metadata, name, "a number", None);
+    let text = |name| entry::<String>(metadata, name, "a name", None);
     let n_layers = number("layers")?;
     if !(1..=MAX_LAYERS).contains(&n_layers) {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(ModelFault::Unfit { name: "layers".to_owned(), expected, found });
     }
     Ok(TrainConfig {
-        metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
+        metric: entry(metadata, "metric", "accuracy, f1-micro or roc-auc", Some(Metric::Accuracy))?,
         layer: LayerOptions {
-            aggregation: choice(metadata, "aggregation", "mean, max or sum", Aggregation::Mean)?,
-            norm: choice(metadata, "norm", "none, batch or layer", Norm::None)?,
-            residual: choice(metadata, "residual", "true or false", false)?,
+            aggregation: entry(
+                metadata,
+                "aggregation",
+                "mean, max or sum",
+                Some(Aggregation::Mean),
+            )?,
+            norm: entry(metadata, "norm", "none, batch or layer", Some(Norm::None))?,
+            residual: entry(metadata, "residual", "true or false", Some(false))?,
         },
-        model: entry(metadata, "model", "sage, gcn or gat")?,
+        model: entry(metadata, "model", "sage, gcn or gat", None)?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,
         n_heads: number("heads")?,
         n_output_heads: number("output_heads")?,
-        normalize: entry(metadata, "normalize", "true or false")?,
+        normalize: entry(metadata, "normalize", "true or false", None)?,
         feature_tensor: text("feature_tensor")?,
         label_tensor: text("label_tensor")?,
         split_tensor: text("split_tensor")?,

@@ -12,7 +12,7 @@ use crate::error::SavedModelError;
 use crate::error::TrainError;
 use crate::evaluate::Evaluator;
 use crate::model_file;
-use crate::process_group::{Opening, ProcessGroup};
+use crate::process_group::ProcessGroup;
 use crate::record::Record;
 use crate::replica::{Replica, ReplicaState};
 use crate::report::{EpochReport, Progress, TrainReport};
@@ -103,11 +103,9 @@ impl<'a> Run<'a> {
 
     /// Agrees with the other processes on what is run, and from where on.
     fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
-        let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
-        let (version, filled) = (setup.pinned_version(), setup.filled());
-        let opening = Opening { digest, version, filled, lengths };
+        let opening = setup.opening();
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
-        let (filled, resumed) = group.open(opening, resumed)?;
+        let (filled, resumed) = group.open(self.replica.adam.lengths(), opening, resumed)?;
         self.record.filled = filled;
         if let Some((place, states)) = resumed.filter(|_| !group.leads()) {
             self.restore_replicas(states)?;

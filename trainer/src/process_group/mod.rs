@@ -46,7 +46,7 @@ pub(crate) struct ProcessGroup<'c> {
 }
 
 /// Message of each process at the start of a run.
-#[derive(Clone, Debug)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
     /// Digest of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
@@ -54,23 +54,13 @@ pub(crate) struct Opening {
     pub(crate) version: u32,
     /// The pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
-    /// Elements of each parameter.
-    pub(crate) lengths: Vec<usize>,
+    /// From the leader: where the run continues, and after how many updates of each replica. The
+    /// states follow.
+    pub(crate) resumed: Option<(Place, Vec<u32>)>,
 }
 
 /// The place where a run continues, and the state of each of its replicas there.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
-
-/// An opening as it travels.
-#[derive(Serialize, Deserialize)]
-struct OpeningMessage {
-    digest: [u32; 8],
-    version: u32,
-    filled: LoadStats,
-    /// From the leader: where the run continues, and after how many updates of each replica. The
-    /// states follow.
-    resumed: Option<(Place, Vec<u32>)>,
-}
 
 /// The figures of a process after a step.
 #[derive(Default, Serialize, Deserialize)]
@@ -115,25 +105,25 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader continues.
+    /// sources, and returns to all where the leader continues. `lengths` are the elements of each
+    /// parameter.
     pub(crate) fn open(
         &mut self,
-        opening: Opening,
+        lengths: Vec<usize>,
+        mut opening: Opening,
         resumed: Resumed,
     ) -> Result<(LoadStats, Resumed), TrainError> {
-        let Opening { digest, version, filled, lengths } = opening;
         self.lengths = lengths;
         if self.n_ranks() == 1 {
-            return Ok((filled, resumed));
+            return Ok((opening.filled, resumed));
         }
         let resumed = resumed.filter(|_| self.leads());
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
-        let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
-        let message = OpeningMessage { digest, version, filled, resumed: at };
-        let mut all = self.exchange(&message)?;
+        opening.resumed = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
+        let mut all = self.exchange(&opening)?;
         let (mut filled, expected) = (LoadStats::default(), all[0].version);
         for (message, rank) in all.iter().zip(0..) {
-            if message.digest != digest {
+            if message.digest != opening.digest {
                 return Err(TrainError::OtherRun { rank });
             }
             let found = message.version;

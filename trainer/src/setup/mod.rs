@@ -28,7 +28,7 @@ use crate::layerwise::{LayerPass, Owners, PassLimits};
 use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
-use crate::process_group::ProcessGroup;
+use crate::process_group::{Opening, ProcessGroup};
 use crate::report::Progress;
 use crate::sources::{TrainGraph, WorkerSources};
 use crate::step::Place;
@@ -172,8 +172,16 @@ impl<'a> Setup<'a> {
         );
     }
 
+    /// Returns the message of this process at the start of the run.
+    pub(crate) fn opening(&self) -> Opening {
+        let mut filled = LoadStats::default();
+        self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
+        let version = self.sources[0].untiered.pinned_version().unwrap_or(0);
+        Opening { digest: self.digest(), version, filled, resumed: None }
+    }
+
     /// Returns the digest of all that must be the same in all processes of a run.
-    pub(crate) fn digest(&self) -> [u32; 8] {
+    fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
         let mut digest = blake3::Hasher::new();
@@ -185,18 +193,6 @@ impl<'a> Setup<'a> {
         digest.update(format!(", {workers} workers").as_bytes());
         let digest = *digest.finalize().as_bytes();
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
-    }
-
-    /// Returns the version of rows that the sources keep to; 0 for the newest.
-    pub(crate) fn pinned_version(&self) -> u32 {
-        self.sources[0].untiered.pinned_version().unwrap_or(0)
-    }
-
-    /// Returns the counters of what filled the sources of the workers here.
-    pub(crate) fn filled(&self) -> LoadStats {
-        let mut filled = LoadStats::default();
-        self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
-        filled
     }
 
     /// Returns the run's settings, as far as they decide what is computed.

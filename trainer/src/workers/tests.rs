@@ -15,7 +15,6 @@ use super::*;
 use crate::collective::ThreadCollective;
 use crate::config::{HopConfig, Merge, Migration, Roots, Strategy, TrainConfig};
 use crate::options::ModelKind;
-use crate::process_group::Opening;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
@@ -68,9 +67,7 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let replica = Replica::new(&setup.model, config, setup.n_steps()).unwrap();
     let mut alone = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut alone);
-    let (digest, version, filled) = (setup.digest(), setup.pinned_version(), setup.filled());
-    let lengths = replica.adam.lengths();
-    group.open(Opening { digest, version, filled, lengths }, None).unwrap();
+    group.open(replica.adam.lengths(), setup.opening(), None).unwrap();
     scope(|scope| {
         let setups = setup.set_up_workers(scope, Place::default()).unwrap();
         let size = [config.workers, setup.n_steps()];

@@ -1,12 +1,11 @@
 //! Rows of each layer that travel between partitions.
 
 use candle_core::Result;
-use serde::{Deserialize, Serialize};
 
 use crate::{conv::Conv, layer::Layer, options::Aggregation};
 
 /// Rows of a layer that travel: the narrower ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travels {
     /// The rows that the layer is given; those that come are transformed where they are needed.
     Rows,

@@ -9,7 +9,7 @@ use lodestore_graph::{
 
 use super::{
     compress::RowCode,
-    exchange::{Placement, Routes, Way},
+    exchange::{Placement, Routes},
     graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
     operator::Operator,
@@ -45,7 +45,7 @@ impl FullTeam {
         let n_layers = config.fanouts.len();
         let exchange = Exchange {
             placement,
-            routes: [Way::Forward, Way::Back].map(|way| Routes::new(&parts, placement, way)),
+            routes: Routes::both(&parts, placement),
             code: RowCode { compression: config.full.compress },
             halo: config.full.halo,
             overlaps: config.full.overlap,

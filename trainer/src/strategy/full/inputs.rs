@@ -153,7 +153,8 @@ impl Inputs {
 
     /// Returns the rows of the halo up where tiers have them, or their source.
     pub(crate) fn end_epoch(&mut self) {
-        if let Some(source) = &self.source {
+        // Without a halo nothing is pulled in the next epoch, and the rows stay of their kind.
+        if let Some(source) = self.source.as_ref().filter(|_| self.halo.n_rows() > 0) {
             self.halo = InputRows::no_rows(source.features.width());
         }
     }

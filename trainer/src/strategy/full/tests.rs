@@ -27,12 +27,17 @@ const WIDTH: u32 = 6;
 
 /// Returns a graph in three partitions, with features of which `every`-th are not zero.
 fn planted(every: u64) -> (Topology, PartitionBook, WorkerSources) {
+    planted_in(every, |id| PartId(u16::from(id >= 9) + u16::from(id >= 27)))
+}
+
+/// Returns the same graph in other partitions.
+fn planted_in(every: u64, owner: fn(u32) -> PartId) -> (Topology, PartitionBook, WorkerSources) {
     let random = CounterRandom::new(5, 9);
     let edges = (0..90u64).map(|at| [0, 1].map(|end| (random.bits(2 * at + end) % 40) as u32));
     let edges = MemoryEdges::new(edges.chain([[N - 1, 0]]).collect()).unwrap();
-    let owners: Vec<PartId> =
-        (0..N).map(|id| PartId(u16::from(id >= 9) + u16::from(id >= 27))).collect();
-    let relabelling = Relabelling::new(&owners, 3).unwrap();
+    let owners: Vec<PartId> = (0..N).map(owner).collect();
+    let n_parts = owners.iter().map(|part| part.0 + 1).max().unwrap();
+    let relabelling = Relabelling::new(&owners, n_parts).unwrap();
     let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let book = relabelling.book;
     let mut rows = MemorySource::new(book.clone());
@@ -71,7 +76,15 @@ fn with_team(
     every: u64,
     f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
 ) {
-    let (topology, book, sources) = planted(every);
+    with_team_on(planted(every), config, f);
+}
+
+/// Calls `f` with a team of all partitions of a graph, and the replica that it trains.
+fn with_team_on(
+    (topology, book, sources): (Topology, PartitionBook, WorkerSources),
+    config: &TrainConfig,
+    f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
+) {
     let (topology, book) = (&topology, &book);
     let graph = TrainGraph { topology, book, uuid: [1; 16], rows_from: RowsFrom::Embedded };
     let sources = [sources];
@@ -213,4 +226,18 @@ fn an_exchange_really_replaces_rows_and_gradients() {
             assert_ne!(old.0, pass(team, replica, 4, group).0, "{model:?}");
         });
     }
+}
+
+/// The rows of a halo go back to tiers after each epoch, also those of a halo without any.
+#[test]
+fn a_partition_without_a_halo_passes_again_where_there_is_a_tier() {
+    let layer = LayerOptions { aggregation: Aggregation::Max, ..LayerOptions::default() };
+    let config = config(ModelKind::Sage, layer, FullConfig::default());
+    let (topology, book, mut sources) = planted_in(17, |_| PartId(0));
+    sources.remote = planted_in(17, |_| PartId(0)).2.remote;
+    assert!(sources.has_tier());
+    with_team_on((topology, book, sources), &config, |team, replica, group| {
+        assert!(team.parts[0].inputs.are_sparse());
+        assert_eq!(pass(team, replica, 0, group), pass(team, replica, 0, group));
+    });
 }

@@ -115,7 +115,7 @@ impl Routes {
     /// Packs the rows of width `width` that `parts` send; returns the figures of each part.
     pub(crate) fn pack(
         &self,
-        parts: &[Part],
+        parts: &mut [Part],
         code: RowCode,
         width: usize,
         messages: &mut Messages,

@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::collective::CollectiveError;
+use crate::step::Place;
 
 /// Reason why a model's file could not be written or used.
 #[derive(Debug, Error)]
@@ -112,28 +113,14 @@ pub enum TrainError {
     },
     /// The schedule that the first process has written is not here.
     #[error(
-        "the schedule {path} that the first process wrote cannot be opened here; on several machines \
-         name one on a file system that all of them have"
+        "the schedule {path} of the first process {fault}; on several machines name one on a file \
+         system that all of them have (--schedule)"
     )]
     ScheduleElsewhere {
         /// Its path there.
         path: String,
-        /// Why it cannot be opened.
-        #[source]
-        source: Box<ScheduleError>,
-    },
-    /// Another schedule than that of the first process is here.
-    #[error(
-        "the schedule {path} is here another one ({found}) than where the first process is \
-         ({expected}); name one on a file system that all of them have (--schedule)"
-    )]
-    OtherScheduleHere {
-        /// Its path.
-        path: String,
-        /// Digest of the first process's.
-        expected: String,
-        /// Digest of the one here.
-        found: String,
+        /// What is here instead.
+        fault: String,
     },
     /// The memory for rows does not even hold a batch.
     #[error(
@@ -264,7 +251,7 @@ pub enum TrainError {
     },
     /// A feature is no number.
     #[error(
-        "feature {column} of node {node} is {found} in epoch {epoch}, step {step}; replace it, or import \
+        "feature {column} of node {node} is {found} in {place}; replace it, or import \
          the features again (NaN is refused there unless it is allowed)"
     )]
     Feature {
@@ -274,10 +261,8 @@ pub enum TrainError {
         column: usize,
         /// The value found.
         found: f32,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
     },
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
@@ -301,29 +286,25 @@ pub enum TrainError {
     },
     /// The loss left the numbers, though no feature has.
     #[error(
-        "loss is {loss} in epoch {epoch}, step {step}, where the model's row of node {node} is the \
+        "loss is {loss} in {place}, where the model's row of node {node} is the \
          largest or no number; try a lower learning rate"
     )]
     Diverged {
         /// The root whose row it is.
         node: NodeId,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
         /// The loss.
         loss: f64,
     },
     /// A gradient left the numbers, though the loss has not yet.
     #[error(
-        "a gradient is {found} in epoch {epoch}, step {step}, at a loss of {loss}; try a lower learning \
+        "a gradient is {found} in {place}, at a loss of {loss}; try a lower learning \
          rate"
     )]
     Gradient {
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
         /// The first element that is not finite.
         found: f32,
         /// The loss of the step.

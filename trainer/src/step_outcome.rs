@@ -147,14 +147,14 @@ impl TeamStep {
     }
 
     /// Fails where an element of a gradient is not finite, in the step at `place`.
-    pub(crate) fn check_finite(&self, Place { epoch, step }: Place) -> Result<(), TrainError> {
+    pub(crate) fn check_finite(&self, place: Place) -> Result<(), TrainError> {
         let loss = self.loss;
         // A piece at a time without branches, which is faster than an element.
         let is_finite = |piece: &&[f32]| piece.iter().fold(true, |all, it| all & it.is_finite());
         let pieces = self.gradients.iter().flat_map(|list| list.chunks(ELEMENTS_PER_CHECK));
         let mut wrong = pieces.filter(|piece| !is_finite(piece)).flatten().copied();
         let found = wrong.find(|value| !value.is_finite());
-        found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
+        found.map_or(Ok(()), |found| Err(TrainError::Gradient { place, found, loss }))
     }
 
     /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own.

@@ -155,8 +155,8 @@ impl Learner<'_> {
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
             self.check_features(place, &batch.nodes, &rows)?;
-            let (node, Place { epoch, step }) = (batch.nodes[worst_row(pass.logits())], place);
-            return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
+            let node = batch.nodes[worst_row(pass.logits())];
+            return Err(TrainError::Diverged { node, place, loss: loss.mean });
         }
         drop((rows, of_bytes));
         outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
@@ -167,7 +167,7 @@ impl Learner<'_> {
     /// Fails for features that are no numbers, of `nodes` in their order.
     fn check_features(
         &mut self,
-        Place { epoch, step }: Place,
+        place: Place,
         nodes: &[NodeId],
         rows: &StepRows<impl AsRef<[u8]>>,
     ) -> Result<(), TrainError> {
@@ -177,7 +177,7 @@ impl Learner<'_> {
             StepRows::Bytes(rows) => first_not_finite(self.features.view(rows.as_ref()), width),
         };
         let Some((row, column, found)) = found else { return Ok(()) };
-        Err(TrainError::Feature { node: nodes[row], column, found, epoch, step })
+        Err(TrainError::Feature { node: nodes[row], column, found, place })
     }
 }
 

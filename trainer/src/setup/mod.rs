@@ -140,7 +140,7 @@ impl<'a> Setup<'a> {
         let seconds = start.elapsed().as_secs_f64();
         let path = if group.leads() { path } else { of_leader.into() };
         let written = self.open_schedule(path, is_stored, seconds)?;
-        written.check_digest(group.text_of_leader(&written.schedule.digest_hex())?)?;
+        written.check_digest(&group.text_of_leader(&written.schedule.digest_hex())?)?;
         self.written = Some(written);
         Ok(flow)
     }

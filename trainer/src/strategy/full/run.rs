@@ -243,18 +243,17 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
 fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
     let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
     let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));
-    let step = 0;
+    let place = Place { epoch, step: 0 };
     match of_feature.or_else(|| faults().next()) {
         None => Ok(()),
         Some((Fault::Feature { node, column, bits }, _)) => Err(TrainError::Feature {
             node: NodeId(node),
             column: column as usize,
             found: f32::from_bits(bits),
-            epoch,
-            step,
+            place,
         }),
         Some((Fault::Row { node }, loss)) => {
-            Err(TrainError::Diverged { node: NodeId(node), epoch, step, loss })
+            Err(TrainError::Diverged { node: NodeId(node), place, loss })
         }
     }
 }

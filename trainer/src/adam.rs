@@ -52,9 +52,10 @@ pub(crate) struct Adam {
     n_steps: u32,
 }
 
-/// State that a step changes: one flat list per parameter each, in the order of [`Adam::new`].
+/// Everything that later steps of a replica depend on: one flat list per parameter each, in the
+/// order of [`Adam::new`], and how many updates there were.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct AdamState {
+pub(crate) struct ReplicaState {
     pub(crate) n_steps: u32,
     pub(crate) values: Vec<Vec<f32>>,
     pub(crate) means: Vec<Vec<f32>>,
@@ -108,16 +109,16 @@ impl Adam {
     }
 
     /// Returns all that later steps depend on.
-    pub(crate) fn state(&self) -> AdamState {
+    pub(crate) fn state(&self) -> ReplicaState {
         let moments = |of: fn(&Parameter) -> &Vec<f32>| {
             self.parameters.iter().map(|parameter| of(parameter).clone()).collect()
         };
         let (means, variances) = (moments(|of| &of.mean), moments(|of| &of.variance));
-        AdamState { n_steps: self.n_steps, values: self.values(), means, variances }
+        ReplicaState { n_steps: self.n_steps, values: self.values(), means, variances }
     }
 
     /// Goes back to `state`, of an optimiser of the same parameters.
-    pub(crate) fn restore(&mut self, state: AdamState) -> Result<()> {
+    pub(crate) fn restore(&mut self, state: ReplicaState) -> Result<()> {
         self.n_steps = state.n_steps;
         let moments = state.means.into_iter().zip(state.variances);
         for (parameter, (mean, variance)) in self.parameters.iter_mut().zip(moments) {

@@ -19,8 +19,7 @@ use crate::config::{MAX_LAYERS, TrainConfig};
 use crate::error::{ModelFault, SavedModelError, TrainError};
 use crate::model::{Model, ModelSpec};
 use crate::norm::NormLayer;
-use crate::options::Metric;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, Metric, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;

@@ -7,7 +7,7 @@ use lodestore_client::prefetch::PrefetchStats;
 
 use crate::bottleneck::StepSums;
 use crate::checkpoint::Measured;
-use crate::config::{Mode, TrainConfig};
+use crate::config::{Strategy, TrainConfig};
 use crate::metric::Accuracy;
 use crate::report::EpochReport;
 use crate::step::WorkerStep;
@@ -22,8 +22,8 @@ pub(crate) struct Record {
     pub(crate) setup_seconds: f64,
     /// The fill of the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
-    /// Mode of the run, which decides what an epoch's report has.
-    mode: Option<Mode>,
+    /// Whether an epoch's report has the figures of `hop`.
+    is_hop: bool,
     n_workers: u32,
     epoch: EpochSum,
     /// Measurements of this process.
@@ -50,8 +50,8 @@ struct EpochSum {
 impl Record {
     /// Returns the record of a run that begins.
     pub(crate) fn new(config: &TrainConfig) -> Self {
-        let (mode, n_workers) = (Some(config.strategy.mode()), config.workers);
-        Self { mode, n_workers, ..Self::default() }
+        let is_hop = config.strategy == Strategy::Hop;
+        Self { is_hop, n_workers: config.workers, ..Self::default() }
     }
 
     /// Returns the record of a run that continues.
@@ -104,7 +104,7 @@ impl Record {
         let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
         let accesses = (sum.load.hit_rows + missed).max(1) as f64;
-        let of_hop = self.mode == Some(Mode::Hop);
+        let of_hop = self.is_hop;
         let inputs = accesses + sum.load.local_rows as f64;
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use crate::adam::{Adam, AdamState};
+use crate::adam::Adam;
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::model::Model;
@@ -17,10 +17,6 @@ pub(crate) struct Replica {
     rate: LearningRate,
     clip_norm: Option<f32>,
 }
-
-/// Everything that later steps of a replica depend on: parameters and moments, and how many updates
-/// there were.
-pub(crate) type ReplicaState = AdamState;
 
 impl Replica {
     /// Returns a replica of `model`, which has had no update, in a run of `n_steps` an epoch.

@@ -4,17 +4,17 @@ use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 
 use lodestore_graph::peak_rss_bytes;
 
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
 use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
-use crate::error::SavedModelError;
-use crate::error::TrainError;
+use crate::error::{SavedModelError, TrainError};
 use crate::evaluate::Evaluator;
 use crate::model_file;
 use crate::process_group::ProcessGroup;
 use crate::record::Record;
-use crate::replica::{Replica, ReplicaState};
+use crate::replica::Replica;
 use crate::report::{EpochReport, Progress, TrainReport};
 use crate::setup::Setup;
 use crate::step::{HopTraffic, Place, StepSeconds, WorkerStep};

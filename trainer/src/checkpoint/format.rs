@@ -30,9 +30,9 @@
 use bytemuck::{Pod, Zeroable, bytes_of, cast_slice, pod_collect_to_vec, pod_read_unaligned};
 
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::metric::Accuracy;
-use crate::replica::ReplicaState;
 
 const MAGIC: [u8; 8] = *b"LODECKPT";
 const VERSION: u32 = 2;

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::report::EpochReport;
 
 pub use crate::step::Place;

@@ -285,12 +285,8 @@ impl TrainConfig {
         at_least_1("n_heads", self.n_heads as u64)?;
         at_least_1("n_output_heads", self.n_output_heads as u64)?;
         let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
-        check(
-            is_multiple,
-            "hidden",
-            &format!("a multiple of {} heads", self.n_heads),
-            self.hidden,
-        )?;
+        let expected = format!("a multiple of {} heads", self.n_heads);
+        check(is_multiple, "hidden", &expected, self.hidden)?;
         let is_free = self.strategy.mode() == Mode::MiniBatch || self.roots == Roots::Owned;
         let expected = format!("owned under the strategy {}", self.strategy);
         check(is_free, "roots", &expected, self.roots)?;
@@ -310,12 +306,8 @@ impl TrainConfig {
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
         let n_layers = self.fanouts.len();
-        check(
-            n_layers <= MAX_LAYERS,
-            "fanouts",
-            &format!("at most {MAX_LAYERS} layers"),
-            n_layers,
-        )?;
+        let expected = format!("at most {MAX_LAYERS} layers");
+        check(n_layers <= MAX_LAYERS, "fanouts", &expected, n_layers)?;
         let is_measured = self.patience == 0 || self.evaluate_every > 0;
         check(is_measured, "evaluate_every", "at least 1 with a patience", self.evaluate_every)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);

@@ -7,8 +7,7 @@ use super::*;
 use crate::matrix::sparse::tests::sparse;
 use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
-use crate::options::ModelKind;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::random::CounterRandom;
 
 const WIDTH: usize = 4;

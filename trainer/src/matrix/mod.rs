@@ -41,10 +41,8 @@ impl Matrix {
 
     /// Returns all elements, row by row.
     pub(crate) fn values(&self) -> &[f32] {
-        match &self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = &self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns the elements of the first `n` rows.
@@ -54,18 +52,14 @@ impl Matrix {
 
     /// Returns all elements, row by row.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
-        match &mut self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = &mut self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns all elements, row by row.
     pub(crate) fn into_values(self) -> Vec<f32> {
-        match self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns `self · weight`.

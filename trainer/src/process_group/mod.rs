@@ -11,9 +11,9 @@ use std::time::Instant;
 use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::adam::ReplicaState;
 use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 

@@ -1,9 +1,9 @@
 //! Rows, gradients and local models of partitions.
 
 use super::ProcessGroup;
+use crate::adam::ReplicaState;
 use crate::collective::{CollectiveError, Payload, Term};
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::strategy::full::{Messages, PartFigures};
 
 impl ProcessGroup<'_> {

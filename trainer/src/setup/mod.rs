@@ -23,7 +23,7 @@ use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig
 use crate::error::{TrainError, check};
 use crate::evaluate::Evaluator;
 use crate::features::FeatureRows;
-use crate::labels::{LabelUse, Labels};
+use crate::labels::Labels;
 use crate::layerwise::{LayerPass, Owners, PassLimits};
 use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
@@ -70,11 +70,8 @@ impl<'a> Setup<'a> {
         check_sources(graph, sources, &workers)?;
         check_buffers(config.fetch(), sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
-        let usage = match file {
-            Some(file) => LabelUse::Measuring { n_classes: file.n_classes()? },
-            None => LabelUse::Training,
-        };
-        let labels = Labels::read(&sources[0], &owned, graph.book, config, usage)?;
+        let known_classes = file.map(ModelFile::n_classes).transpose()?;
+        let labels = Labels::read(&sources[0], &owned, graph.book, config, known_classes)?;
         if config.patience > 0 && labels.validation.is_empty() {
             return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
         }

@@ -5,10 +5,7 @@ use std::{ops::ControlFlow, time::Instant};
 use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::NodeId;
 
-use super::{
-    figures::{Fault, PartFigures},
-    team::{FullTeam, Passed},
-};
+use super::team::{Fault, FullTeam, PartFigures, Passed};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;

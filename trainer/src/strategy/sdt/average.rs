@@ -1,9 +1,9 @@
 //! Averages of local models (SDT-GNN, section III-D).
 
+use crate::adam::ReplicaState;
 use crate::collective::Term;
 use crate::config::OptimizerState;
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 
 /// The local models of a run, one for each partition, and their shares of the average.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use super::{average::Shares, plan::PartitionPlan, team::PartitionTeam, worker::PartitionFigures};
+use crate::adam::ReplicaState;
 use crate::checkpoint::Checkpoints;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
-use crate::replica::ReplicaState;
 use crate::report::{EpochReport, Progress};
 use crate::run::Run;
 use crate::step::{Place, StepSeconds, WorkerStep};
@@ -26,18 +26,14 @@ const END: u32 = 2;
 pub(crate) struct LocalModels {
     /// By partition; those of other processes are empty but while a checkpoint is written.
     pub(crate) states: Vec<ReplicaState>,
-    shares: Shares,
+    pub(super) shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
-    kept_share: f64,
+    pub(super) kept_share: f64,
     /// Whether there are checkpoints.
-    saves: bool,
+    pub(super) saves: bool,
 }
 
 impl LocalModels {
-    pub(crate) fn new(states: Vec<ReplicaState>, shares: Shares) -> Self {
-        Self { states, shares, kept_share: 1.0, saves: false }
-    }
-
     /// Returns the parameters of the average of all local models, all of which are here. Where all
     /// have the same, as after an average, it is these: their weighted sum may differ in the last
     /// bit.

@@ -15,12 +15,12 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
+use crate::adam::ReplicaState;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::matrix::workspace::Workspace;
 use crate::model::Model;
 use crate::process_group::ProcessGroup;
-use crate::replica::ReplicaState;
 use crate::setup::Setup;
 use crate::step::Place;
 use crate::worker::Learner;
@@ -57,7 +57,8 @@ impl<'a> Setup<'a> {
             self.roots_of_parts().iter().map(|roots| roots.len() as u64).collect();
         let lengths = state.values.iter().map(Vec::len).collect();
         let shares = Shares::new(&n_train, lengths, self.config.sdt.optimizer_state);
-        LocalModels::new(vec![state; n_train.len()], shares)
+        let states = vec![state; n_train.len()];
+        LocalModels { states, shares, kept_share: 1.0, saves: false }
     }
 
     /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in

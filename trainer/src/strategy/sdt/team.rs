@@ -3,8 +3,8 @@
 use std::{mem::take, thread::Scope};
 
 use super::worker::{PartitionFigures, PartitionOrder, PartitionWorker, Trained};
+use crate::adam::ReplicaState;
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::step_outcome::MemberStats;
 use crate::worker_thread::{WorkerThread, thread_pool};
 

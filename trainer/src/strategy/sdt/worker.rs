@@ -14,9 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::average::check_finite;
 use super::load::{Ready, Turns};
+use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
-use crate::replica::{Replica, ReplicaState};
+use crate::replica::Replica;
 use crate::step::{Place, SdtTraffic};
 use crate::step_outcome::StepOutcome;
 use crate::worker::{Learner, StepInput, StepRows};

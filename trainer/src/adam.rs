@@ -52,8 +52,8 @@ pub(crate) struct Adam {
     n_steps: u32,
 }
 
-/// Everything that later steps of a replica depend on: one flat list per parameter each, in the
-/// order of [`Adam::new`], and how many updates there were.
+/// Everything that later steps of a replica depend on. Lists are flat, one per parameter, in the
+/// order of [`Adam::new`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ReplicaState {
     pub(crate) n_steps: u32,

@@ -119,7 +119,7 @@ pub enum TrainError {
     ScheduleElsewhere {
         /// Its path there.
         path: String,
-        /// What is here instead.
+        /// The fault of the one here.
         fault: String,
     },
     /// The memory for rows does not even hold a batch.
@@ -181,7 +181,7 @@ pub enum TrainError {
     LocalModel {
         /// The partition.
         part: u32,
-        /// What is wrong with it, and what to do.
+        /// The fault, and the remedy.
         fault: String,
     },
     /// `full`: profiles of devices cannot be balanced.

@@ -57,8 +57,9 @@ pub(crate) fn head_score_gradients(
 }
 
 impl Entries {
-    /// Returns the coefficients of shape (entries, heads), from the sources' shares of the scores,
-    /// of shape (n_src, heads), and the destinations', of shape (n_dst, heads) (equation 3).
+    /// Returns the coefficients, of shape (entries, heads), from the shares of the scores (equation
+    /// 3). Those of sources have the shape (n_src, heads), and those of destinations (n_dst,
+    /// heads).
     ///
     /// The softmax first subtracts the largest score of the destination, so no exponential
     /// overflows. The destination's own entry always exists, so no sum is 0.
@@ -112,8 +113,8 @@ impl Entries {
         }
     }
 
-    /// Returns the gradients of both shares of the scores, from the coefficients and their gradient: `∂e_k = α_k
-    /// (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
+    /// Returns the gradients of both shares of the scores, from the coefficients and their
+    /// gradient: `∂e_k = α_k (g_k − Σ_j α_j g_j)`, times the slope of LeakyReLU.
     pub(crate) fn coefficient_gradients(
         &self,
         shares: [&[f32]; 2],

@@ -32,8 +32,8 @@ impl Entries {
         out
     }
 
-    /// Returns the gradients of the weights and rows of [`Self::weighted_sums`]. Each entry's weight has its own, and each
-    /// source's row has the sum over the entries that use it, in order.
+    /// Returns the gradients of the weights and rows of [`Self::weighted_sums`]. Each entry's
+    /// weight has its own. Each source's row has the sum over the entries that use it, in order.
     pub(crate) fn weighted_sum_gradients(
         &self,
         weights: &[f32],

@@ -1,5 +1,5 @@
-//! Weights of the edges: means and sums of GraphSAGE (Hamilton et al. 2017, algorithm 1), and the
-//! symmetric normalisation of GCN (Kipf and Welling 2017, equation 2).
+//! Weights of the edges. GraphSAGE takes means or sums (Hamilton et al. 2017, algorithm 1). GCN
+//! normalises symmetrically (Kipf and Welling 2017, equation 2).
 
 use std::sync::Arc;
 

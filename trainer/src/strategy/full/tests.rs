@@ -75,19 +75,19 @@ fn with_team(
     every: u64,
     f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
 ) {
-    with_team_on(planted(every), config, f);
+    with_team_on(&planted(every), config, f);
 }
 
 /// Calls `f` with a team of all partitions of a graph, and the replica that it trains.
 fn with_team_on(
-    (topology, book, sources): (Topology, PartitionBook, WorkerSources),
+    graph: &(Topology, PartitionBook, WorkerSources),
     config: &TrainConfig,
     f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
 ) {
-    let (topology, book) = (&topology, &book);
+    let (topology, book, sources) = graph;
     let graph = TrainGraph { topology, book, uuid: [1; 16], rows_from: RowsFrom::Embedded };
-    let sources = [sources];
-    let setup = Setup::new(config, graph, &sources, vec![0], None).unwrap();
+    let sources = std::slice::from_ref(sources);
+    let setup = Setup::new(config, graph, sources, vec![0], None).unwrap();
     let mut collective = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut collective);
     let mut team = FullTeam::new(&setup, &group).unwrap();
@@ -232,10 +232,10 @@ fn an_exchange_really_replaces_rows_and_gradients() {
 fn a_partition_without_a_halo_passes_again_where_there_is_a_tier() {
     let layer = LayerOptions { aggregation: Aggregation::Max, ..LayerOptions::default() };
     let config = config(ModelKind::Sage, layer, FullConfig::default());
-    let (topology, book, mut sources) = planted_in(17, |_| PartId(0));
-    sources.remote = planted_in(17, |_| PartId(0)).2.remote;
-    assert!(sources.has_tier());
-    with_team_on((topology, book, sources), &config, |team, replica, group| {
+    let mut graph = planted_in(17, |_| PartId(0));
+    graph.2.remote = planted_in(17, |_| PartId(0)).2.remote;
+    assert!(graph.2.has_tier());
+    with_team_on(&graph, &config, |team, replica, group| {
         assert!(team.parts[0].inputs.are_sparse());
         assert_eq!(pass(team, replica, 0, group), pass(team, replica, 0, group));
     });

@@ -1,5 +1,5 @@
-//! Which roots each model trains on in an iteration, where, and in which time step, and how many
-//! time steps are merged: as many as make epochs faster (HopGNN, sections 5.1 and 5.3).
+//! Which roots each model trains on in an iteration, where, and in which time step (HopGNN,
+//! sections 5.1 and 5.3). As many time steps are merged as make epochs faster.
 
 use std::sync::Arc;
 

@@ -143,8 +143,8 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
     let parts = (u128::from(needed) * sizes.len() as u128).div_ceil(u128::from(left.max(1)));
     let parts = u64::try_from(parts).unwrap_or(u64::MAX);
     Err(TrainError::PartitionSize(format!(
-        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a worker \
-         {left} are for it, since training is left {reserved}: import the graph in {parts} \
+        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a \
+         worker {left} are for it, since training is left {reserved}: import the graph in {parts} \
          partitions or more (--parts {parts}), allow more (--memory), or leave less to training \
          (--reserve)"
     )))

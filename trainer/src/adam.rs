@@ -49,7 +49,8 @@ pub(crate) struct Adam {
     parameters: Vec<Parameter>,
     optimizer: Optimizer,
     weight_decay: f32,
-    n_steps: u32,
+    /// Updates so far.
+    pub(crate) n_steps: u32,
 }
 
 /// Everything that later steps of a replica depend on. Lists are flat, one per parameter, in the
@@ -101,11 +102,6 @@ impl Adam {
     /// Returns the number of elements of each parameter.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.parameters.iter().map(|parameter| parameter.values.len()).collect()
-    }
-
-    /// Updates so far.
-    pub(crate) fn n_steps(&self) -> u32 {
-        self.n_steps
     }
 
     /// Returns all that later steps depend on.

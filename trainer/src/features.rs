@@ -27,7 +27,8 @@ const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct FeatureRows {
     dtype: Dtype,
-    width: usize,
+    /// Elements of a row.
+    pub(crate) width: usize,
     normalize: bool,
     converted: Vec<f32>,
 }
@@ -40,11 +41,6 @@ impl FeatureRows {
             return Err(TrainError::tensor(info, "rows of one element or more"));
         }
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
-    }
-
-    /// Returns the number of elements per row.
-    pub(crate) fn width(&self) -> usize {
-        self.width
     }
 
     /// Returns the rows by their non-zero elements where these are less than a tenth of all.

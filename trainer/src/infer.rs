@@ -99,12 +99,12 @@ impl<'a> Inference<'a> {
         let model = Model::new(&spec, 0)?;
         let n_parameters = file.fill(&model, &spec)?;
         let n_layers = match output {
-            InferOutput::Logits => model.layers().len(),
-            InferOutput::Embedding => model.layers().len() - 1,
+            InferOutput::Logits => model.layers.len(),
+            InferOutput::Embedding => model.layers.len() - 1,
         };
         let expected = "logits for a model of one layer, which has no hidden rows";
         check(n_layers > 0, "output", expected, output)?;
-        let width = model.layers()[n_layers - 1].conv.out_width()?;
+        let width = model.layers[n_layers - 1].conv.out_width()?;
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
@@ -147,7 +147,7 @@ impl<'a> Inference<'a> {
     /// Returns whether it continues where another process has ended.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
-        self.work.place() != PassPlace::default()
+        self.work.place != PassPlace::default()
     }
 
     /// Computes the rows of all nodes, and passes them to `rows` in the order of node ids.
@@ -160,7 +160,7 @@ impl<'a> Inference<'a> {
         rows: &mut RowOutput<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), TrainError> {
-        let layers = self.model.layers();
+        let layers = &self.model.layers;
         let last = &layers[self.n_layers - 1];
         let activation = (self.output == InferOutput::Embedding).then(|| last.conv.activation());
         let mut sink = |nodes: &[NodeId], out: &mut Matrix| {
@@ -179,7 +179,7 @@ impl<'a> Inference<'a> {
         let made = self.pass.run(&layers[..self.n_layers], all, group, output);
         if let Err(TrainError::NotFinite { .. }) = made {
             // So it would be again.
-            remove(self.work.dir()).map_err(|source| self.unkept(source))?;
+            remove(&self.work.dir).map_err(|source| self.unkept(source))?;
         }
         let Some(made) = made? else { unreachable!("a pass in a folder keeps rows") };
         for piece in made.pieces() {
@@ -191,11 +191,11 @@ impl<'a> Inference<'a> {
 
     /// Removes the folder of layers' rows, once those that were passed on are kept.
     pub fn remove_work(self) -> Result<(), TrainError> {
-        remove(self.work.dir()).map_err(|source| self.unkept(source))
+        remove(&self.work.dir).map_err(|source| self.unkept(source))
     }
 
     fn unkept(&self, source: io::Error) -> TrainError {
-        TrainError::Spill { folder: self.work.dir().to_owned(), source }
+        TrainError::Spill { folder: self.work.dir.clone(), source }
     }
 }
 
@@ -244,8 +244,8 @@ mod tests {
         work: WorkFolder,
     ) -> Inference<'a> {
         let (model, kind) = (model.clone(), ModelKind::Sage);
-        let n_layers = model.layers().len() - usize::from(output == InferOutput::Embedding);
-        let width = model.layers()[n_layers - 1].conv.out_width().unwrap();
+        let n_layers = model.layers.len() - usize::from(output == InferOutput::Embedding);
+        let width = model.layers[n_layers - 1].conv.out_width().unwrap();
         Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
     }
 
@@ -366,7 +366,7 @@ mod tests {
             let degree = |node| topology.in_degree(node);
             let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
             let input = Input::Features { x: &x, width };
-            let (last, workspace) = (&model.layers()[2], Workspace::default());
+            let (last, workspace) = (&model.layers[2], Workspace::default());
             let (logits, _) =
                 last.forward(hop, input, LayerDropout::default(), &workspace).unwrap();
             let expected = naive(&model, &topology, &all);

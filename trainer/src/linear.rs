@@ -17,7 +17,8 @@ pub(crate) struct Projection(Var);
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     projection: Projection,
-    bias: Var,
+    /// Of shape (out_width,).
+    pub(crate) bias: Var,
 }
 
 impl Projection {
@@ -87,12 +88,6 @@ impl Linear {
     #[must_use]
     pub(crate) fn weight(&self) -> &Var {
         self.projection.weight()
-    }
-
-    /// Returns the bias, of shape (out_width,).
-    #[must_use]
-    pub(crate) fn bias(&self) -> &Var {
-        &self.bias
     }
 }
 

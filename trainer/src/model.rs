@@ -37,8 +37,10 @@ pub(crate) struct ModelSpec {
 /// Layers with an activation and dropout between them; the last returns one logit per class.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    layers: Vec<Layer>,
-    dropout: f32,
+    /// The one that reads features first.
+    pub(crate) layers: Vec<Layer>,
+    /// The share of elements that layers drop.
+    pub(crate) dropout: f32,
 }
 
 /// A forward pass: the rows at each boundary between layers, and what each layer saved.
@@ -177,16 +179,6 @@ impl Model {
             (0..n_all).map(move |number| number >= n_all - n_statistics)
         };
         self.layers.iter().flat_map(of_layer).collect()
-    }
-
-    /// Returns the share of elements that layers drop.
-    pub(crate) fn dropout(&self) -> f32 {
-        self.dropout
-    }
-
-    /// Returns the layers, the one that reads features first.
-    pub(crate) fn layers(&self) -> &[Layer] {
-        &self.layers
     }
 
     /// Returns a model of the first `n_layers` layers.

@@ -148,9 +148,4 @@ impl Record {
             epoch.test_accuracy = accuracy.test;
         }
     }
-
-    /// Returns the epochs closed so far.
-    pub(crate) fn epochs(&self) -> &[EpochReport] {
-        &self.measured.epochs
-    }
 }

@@ -40,7 +40,7 @@ impl Replica {
     /// Makes one update by gradients that have been reduced over all workers, so that all
     /// processes clip alike.
     pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), TrainError> {
-        self.update_at(self.adam.n_steps().into(), gradients)
+        self.update_at(self.adam.n_steps.into(), gradients)
     }
 
     /// Makes one update, of step number `step` of the run, whatever the optimiser has counted.

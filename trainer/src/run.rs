@@ -172,7 +172,7 @@ impl<'a> Run<'a> {
             // Not saved: a run of more epochs does not have it.
             self.evaluate(epoch, evaluator, group)?;
         }
-        if let Some(epoch) = self.record.epochs().last() {
+        if let Some(epoch) = self.record.measured.epochs.last() {
             self.is_interrupted |= progress(&Progress::Epoch(epoch)).is_break();
         }
         Ok(())
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
         let (epoch, total) = (self.place.epoch, team.n_steps);
         if self.config.hop.merge != Merge::None {
-            let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
+            let n_merges = hop::n_merges(&self.record.measured.epochs, self.config.workers);
             team.n_merges = group.number_of_leader(n_merges)?;
         }
         while self.place.step < total {
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
             // Before the checkpoint: a run that is killed in between makes the step again.
             let flow = progress(&Progress::Step { epoch, done, total, loss, workers });
             self.is_interrupted = flow.is_break();
-            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps());
+            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps);
             if self.is_interrupted || self.checkpoints.as_ref().is_some_and(is_due) {
                 self.save()?;
             }

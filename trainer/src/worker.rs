@@ -143,7 +143,7 @@ impl Learner<'_> {
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree };
 
-        let (width, mut of_bytes) = (self.features.width(), None);
+        let (width, mut of_bytes) = (self.features.width, None);
         let features = match &rows {
             StepRows::Sparse(rows) => Input::Sparse(rows),
             StepRows::Bytes(rows) => match of_bytes.insert(self.features.sparse(rows.as_ref())) {
@@ -171,7 +171,7 @@ impl Learner<'_> {
         nodes: &[NodeId],
         rows: &StepRows<impl AsRef<[u8]>>,
     ) -> Result<(), TrainError> {
-        let width = self.features.width();
+        let width = self.features.width;
         let found = match rows {
             StepRows::Sparse(rows) => rows.first_not_finite(),
             StepRows::Bytes(rows) => first_not_finite(self.features.view(rows.as_ref()), width),
@@ -235,7 +235,7 @@ impl Batches<'_> {
     fn stats(&self) -> PrefetchStats {
         match self {
             Self::Window(prefetcher) => prefetcher.stats(),
-            Self::Micrographs(micrographs) => micrographs.stats(),
+            Self::Micrographs(micrographs) => micrographs.stats,
         }
     }
 }

@@ -52,10 +52,6 @@ impl Entries {
         self.block.sources.len() + self.n_dst()
     }
 
-    fn n_src(&self) -> usize {
-        self.block.n_src as usize
-    }
-
     pub(crate) fn n_dst(&self) -> usize {
         self.block.n_dst as usize
     }
@@ -100,7 +96,7 @@ impl Entries {
     }
 
     fn sort(&self) -> EntriesBySource {
-        let mut starts = vec![0_u32; self.n_src() + 2];
+        let mut starts = vec![0_u32; self.block.n_src as usize + 2];
         let destinations = 0..self.n_dst();
         for source in destinations.clone().flat_map(|dst| self.sources_of(dst)) {
             starts[source + 2] += 1;

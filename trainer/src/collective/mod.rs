@@ -292,7 +292,7 @@ fn send_with<C: Collective + ?Sized>(
     }
     collective.transfer(tag, sends, receives)?;
     let n_bytes: u64 = sends.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    *collective.traffic().of(tag.payload()) += n_bytes;
+    *collective.traffic().of(tag.payload) += n_bytes;
     Ok(())
 }
 

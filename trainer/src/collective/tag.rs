@@ -33,7 +33,7 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     operation: Operation,
-    payload: Payload,
+    pub(super) payload: Payload,
 }
 
 impl Payload {
@@ -62,10 +62,6 @@ impl Tag {
     /// Returns the tag of a barrier.
     pub(super) fn barrier() -> Self {
         Self::new(Operation::Barrier, Payload::Control)
-    }
-
-    pub(super) fn payload(self) -> Payload {
-        self.payload
     }
 
     /// Returns the number that travels: below 2¹⁵, as MPI asks of tags.

@@ -31,7 +31,7 @@ pub(crate) enum Heads {
 #[derive(Clone, Debug)]
 pub(crate) struct Gat {
     /// The weights of all heads side by side.
-    projection: Projection,
+    pub(crate) projection: Projection,
     /// The attention vector, cut into the part for sources and the part for destinations.
     of_source: Var,
     of_destination: Var,
@@ -85,11 +85,6 @@ impl Gat {
     /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> [&Var; 4] {
         [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
-    }
-
-    /// Returns the projection `W · x` for all heads.
-    pub(crate) fn projection(&self) -> &Projection {
-        &self.projection
     }
 
     /// Returns the output for the projected rows `z` of the block's sources, with `dropout` of the

@@ -101,7 +101,7 @@ impl Conv {
     pub(crate) fn parameters(&self) -> Vec<Var> {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
-                vec![linear.weight().clone(), linear.bias().clone()]
+                vec![linear.weight().clone(), linear.bias.clone()]
             }
             Self::Gat(gat) => gat.parameters().map(Var::clone).to_vec(),
         }
@@ -110,7 +110,7 @@ impl Conv {
     /// Returns the width of the layer's rows.
     pub(crate) fn out_width(&self) -> Result<usize> {
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias().dim(0),
+            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.dim(0),
             Self::Gat(gat) => gat.parameters()[3].dim(0),
         }
     }
@@ -151,7 +151,7 @@ impl Conv {
                         Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
-                let z = gat.projection().forward(&rows, workspace)?;
+                let z = gat.projection.forward(&rows, workspace)?;
                 let (out, attended) = gat.attend(hop, z, dropout.coefficients)?;
                 Ok((out, Convolved::Attended { rows, attended: Box::new(attended), mask }))
             }
@@ -185,7 +185,7 @@ impl Conv {
             (Self::Gat(gat), Convolved::Attended { rows, attended, mask }) => {
                 let (gradients, of_z) = gat.gradients(attended, rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = gat.projection().row_gradient(&of_z, workspace)?;
+                    let of_rows = gat.projection.row_gradient(&of_z, workspace)?;
                     Ok(through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref()))
                 };
                 Ok((gradients, hidden.map(of_hidden).transpose()?))

@@ -48,7 +48,7 @@ impl Evaluator<'_> {
         let wanted = NodeSet::new(n_nodes, wanted);
         let (sink, progress) = (&mut measure, &mut |_, _| ());
         let output = PassOutput { sink, progress, work: None };
-        self.pass.run(model.layers(), wanted, group, output)?;
+        self.pass.run(&model.layers, wanted, group, output)?;
         let [validation, test] = measures.map(Measure::value);
         Ok(Accuracy { validation, test })
     }

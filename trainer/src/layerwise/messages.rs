@@ -41,7 +41,7 @@ impl Conv {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
                 width.min(self.n_parts() * out_of(linear)?)
             }
-            Self::Gat(gat) => gat.projection().weight().dim(1)?,
+            Self::Gat(gat) => gat.projection.weight().dim(1)?,
         })
     }
 
@@ -59,7 +59,7 @@ impl Conv {
                 true => rows.times(linear.weight(), workspace),
                 false => Ok(rows.into_dense()),
             },
-            Self::Gat(gat) => gat.projection().forward(&rows, workspace),
+            Self::Gat(gat) => gat.projection.forward(&rows, workspace),
         }
     }
 

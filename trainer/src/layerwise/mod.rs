@@ -142,7 +142,7 @@ impl LayerPass<'_> {
         group: &mut ProcessGroup<'_>,
         output: PassOutput<'_>,
     ) -> Result<Option<RowStore>, TrainError> {
-        let mut widths = vec![self.features.width()];
+        let mut widths = vec![self.features.width];
         for layer in layers {
             widths.push(layer.conv.out_width()?);
         }
@@ -233,7 +233,7 @@ impl LayerPass<'_> {
         let rows = match features.sparse(buffer.bytes()) {
             Some(rows) => Rows::Sparse(rows),
             None => {
-                let (rows, width) = (features.view(buffer.bytes()).to_vec(), features.width());
+                let (rows, width) = (features.view(buffer.bytes()).to_vec(), features.width);
                 Rows::Dense(Matrix::new(rows, width))
             }
         };
@@ -256,7 +256,7 @@ impl LayerPass<'_> {
             let folder = std::env::temp_dir();
             TrainError::Spill { folder, source }
         })?;
-        let rows = Matrix::new(rows, messages.width());
+        let rows = Matrix::new(rows, messages.width);
         let degree = |node| self.topology.in_degree(node);
         let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
         let out = stages.layers[at].combine(hop, rows, stages.widths[at])?;
@@ -274,7 +274,7 @@ impl Running<'_, '_> {
     /// Makes the rows of all stages that the folder, if there is one, does not have.
     fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<Option<RowStore>, TrainError> {
         let work = self.output.work.as_deref();
-        let place = work.map_or_else(PassPlace::default, WorkFolder::place);
+        let place = work.map_or_else(PassPlace::default, |work| work.place);
         let mut messages = None;
         for stage in 0..self.stages.sets.len() {
             let n_nodes = self.stages.sets[stage].len() as u64;
@@ -333,7 +333,7 @@ impl Running<'_, '_> {
             }
         }
         if let (Some(work), Some(stored)) = (&mut self.output.work, &stored)
-            && work.place().stage == stage
+            && work.place.stage == stage
         {
             let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
             saved.map_err(|error| self.spill(error))?;
@@ -389,7 +389,7 @@ impl Running<'_, '_> {
 
     fn spill(&self, source: io::Error) -> TrainError {
         let work = self.output.work.as_deref();
-        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir().to_owned());
+        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir.clone());
         TrainError::Spill { folder, source }
     }
 }

@@ -18,7 +18,7 @@ const GAP_BYTES: usize = 1 << 14;
 /// Rows of equal width by their numbers.
 #[derive(Debug)]
 pub(crate) struct RowStore {
-    width: usize,
+    pub(crate) width: usize,
     n_rows: usize,
     /// All rows, where the budget has room for them.
     memory: Option<Vec<f32>>,
@@ -57,11 +57,6 @@ impl RowStore {
             file => file,
         };
         Ok(Self { width, n_rows, memory, file })
-    }
-
-    /// Returns the elements of a row.
-    pub(crate) fn width(&self) -> usize {
-        self.width
     }
 
     /// Drops the rows, and returns the memory back to the budget that it came from.

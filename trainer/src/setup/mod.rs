@@ -81,7 +81,7 @@ impl<'a> Setup<'a> {
         let most = format!("at most one for each of the {n_parts} partitions");
         let is_whole = matches!(config.strategy, Strategy::Sdt | Strategy::Full);
         check(!is_whole || config.workers <= n_parts, "workers", &most, config.workers)?;
-        let spec = ModelSpec::new(config, features.width(), labels.n_classes);
+        let spec = ModelSpec::new(config, features.width, labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
         spec.check_size()?;
         let model = Model::new(&spec, config.seed)?;
@@ -194,7 +194,7 @@ impl<'a> Setup<'a> {
 
     /// Returns the run's settings, as far as they decide what is computed.
     pub(crate) fn settings(&self) -> Settings {
-        Settings::new(self.config, self.features.width(), &self.labels.digest())
+        Settings::new(self.config, self.features.width, &self.labels.digest())
     }
 
     /// Returns what accuracy is measured with; it reads through the sources of all workers here.
@@ -223,7 +223,7 @@ impl<'a> Setup<'a> {
 
     /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
-        ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
+        ModelSpec::new(self.config, self.features.width, self.labels.n_classes)
     }
 
     /// Returns all workers of this process, with prefetchers that run from `place` on, which is

@@ -32,7 +32,8 @@ pub(super) struct Outbound<'a> {
     header: [u8; HEADER_BYTES],
     bytes: &'a [u8],
     n_sent: usize,
-    is_broken: bool,
+    /// Whether the other end is gone.
+    pub(super) is_broken: bool,
 }
 
 /// A message while it is received.
@@ -43,8 +44,10 @@ pub(super) struct Inbound<'a> {
     header: [u8; HEADER_BYTES],
     n_header: usize,
     bytes: &'a mut Vec<u8>,
-    is_done: bool,
-    suspect: u32,
+    pub(super) is_done: bool,
+    /// The rank that keeps the message from arriving, as far as its sender has reported. This is
+    /// the sender itself until it sends a notice that it waits for another rank.
+    pub(super) suspect: u32,
 }
 
 impl Link {
@@ -110,11 +113,6 @@ impl<'a> Outbound<'a> {
         self.n_sent == HEADER_BYTES + self.bytes.len()
     }
 
-    /// Returns whether the other end is gone.
-    pub(super) fn is_broken(&self) -> bool {
-        self.is_broken
-    }
-
     /// Returns the fault that the other end passed on before it closed, else that it is gone.
     pub(super) fn last_fault(&self) -> CollectiveError {
         let mut bytes = Vec::new();
@@ -174,16 +172,6 @@ impl<'a> Inbound<'a> {
             Err(_) if n_new > 0 => Ok(true),
             Err(error) => self.none_came(&error),
         }
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        self.is_done
-    }
-
-    /// Returns the rank that keeps the message from arriving, as far as its sender has reported.
-    /// This is the sender itself until it sends a notice that it waits for another rank.
-    pub(super) fn suspect(&self) -> u32 {
-        self.suspect
     }
 
     fn finish(&mut self) -> Result<(), CollectiveError> {

@@ -106,9 +106,9 @@ impl Part {
         self.pass.of_layer.others.extend(others);
         if plan.travels == Travels::Rows {
             let rows = kept(state.rows.as_ref())?;
-            let of_weight = gat.projection().weight_gradient(rows, &all)?;
+            let of_weight = gat.projection.weight_gradient(rows, &all)?;
             self.pass.of_layer.weights.push(of_weight);
-            all = gat.projection().row_gradient(&all, &self.workspace)?;
+            all = gat.projection.row_gradient(&all, &self.workspace)?;
         }
         let width = all.width();
         self.split(all.into_values(), width);

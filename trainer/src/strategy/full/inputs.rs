@@ -79,7 +79,7 @@ impl Inputs {
         graph: &PartGraph,
         halo: Halo,
     ) -> std::result::Result<Self, TrainError> {
-        let (mut pulled, width) = (LoadStats::default(), source.features.width());
+        let (mut pulled, width) = (LoadStats::default(), source.features.width);
         let mut loaded = Loaded::Undecided;
         source.load(graph.own(), &mut loaded, &mut pulled)?;
         let n_own_pieces = if let Loaded::Sparse(pieces) = &loaded { pieces.len() } else { 0 };
@@ -137,7 +137,7 @@ impl Inputs {
         else {
             return Ok(());
         };
-        let width = source.features.width();
+        let width = source.features.width;
         let mut loaded = match is_sparse {
             true => Loaded::Sparse(Vec::new()),
             false => Loaded::Dense(Vec::new()),
@@ -155,7 +155,7 @@ impl Inputs {
     pub(crate) fn end_epoch(&mut self) {
         // Without a halo nothing is pulled in the next epoch, and the rows stay of their kind.
         if let Some(source) = self.source.as_ref().filter(|_| self.halo.n_rows() > 0) {
-            self.halo = InputRows::no_rows(source.features.width());
+            self.halo = InputRows::no_rows(source.features.width);
         }
     }
 

@@ -287,7 +287,7 @@ impl Part {
             Travels::Transformed => Matrix::new(all, plan.message_width),
             Travels::Rows => {
                 let rows = Rows::Dense(Matrix::new(all, plan.in_width));
-                let z = gat.projection().forward(&rows, workspace)?;
+                let z = gat.projection.forward(&rows, workspace)?;
                 self.pass.layers[number].rows = Some(rows);
                 z
             }
@@ -336,7 +336,7 @@ pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Result<Tensor> {
         // Those of own rows are above them.
         Conv::Sage(linear, _) => linear.weight().narrow(0, in_width, in_width),
         Conv::Gcn(linear) => Ok(linear.weight().as_tensor().clone()),
-        Conv::Gat(gat) => Ok(gat.projection().weight().as_tensor().clone()),
+        Conv::Gat(gat) => Ok(gat.projection.weight().as_tensor().clone()),
     }
 }
 

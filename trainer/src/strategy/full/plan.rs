@@ -62,8 +62,8 @@ fn travels(
     let transformed = match conv {
         // The largest of transformed rows is not the transformed largest.
         Conv::Sage(_, Aggregation::Max) => return Ok((Travels::Rows, in_width)),
-        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias().dim(0)?,
-        Conv::Gat(gat) => gat.projection().weight().dim(1)?,
+        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.dim(0)?,
+        Conv::Gat(gat) => gat.projection.weight().dim(1)?,
     };
     let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();
     let is_sparse = of_features == Some(FeatureForm::Sparse);
@@ -86,7 +86,7 @@ mod tests {
         let width = widths[0];
         let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer };
         let model = Model::new(&spec, 1).unwrap();
-        let plans = LayerPlan::of_layers(model.layers(), width, features).unwrap();
+        let plans = LayerPlan::of_layers(&model.layers, width, features).unwrap();
         plans.iter().map(|plan| (plan.travels, plan.message_width)).collect()
     }
 

@@ -153,9 +153,9 @@ impl FullTeam {
         let mut figures: Vec<PartFigures> = figures.collect();
         self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         self.exchange.begin(epoch);
-        let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
+        let layers: Vec<(usize, &Layer)> = model.layers.iter().enumerate().collect();
         for &(number, layer) in &layers {
-            let dropout = LayerDropout::new(model.dropout(), seed, number as u64);
+            let dropout = LayerDropout::new(model.dropout, seed, number as u64);
             each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout))?;
             let sent = self.exchange.forward(&mut self.parts, &self.pool, number, group)?;
             let row_bytes = self.exchange.row_bytes(&self.parts, number);

@@ -9,9 +9,9 @@ use std::{
     time::Instant,
 };
 
+use lodestore_client::Prefetcher;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchSource, Window};
-use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{Deal, RootPlan, Sampler},
@@ -276,8 +276,9 @@ impl<'a> Setup<'a> {
         place: Place,
     ) -> Result<WorkerSetup<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
-        let (loader, share) = (self.loader(worker)?, self.share(worker));
-        let remote = Arc::clone(&self.sources_of(worker).remote);
+        let (sources, share) = (self.sources_of(worker), self.share(worker));
+        let owned = owned_parts(config, self.graph, worker);
+        let loader = sources.loader(&config.feature_tensor, &owned)?;
         let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
         let mut rapid = None;
@@ -325,12 +326,7 @@ impl<'a> Setup<'a> {
             topology,
             config,
         };
-        Ok(WorkerSetup { worker, n_batches, rapid, remote })
-    }
-
-    fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {
-        let owned = owned_parts(self.config, self.graph, worker);
-        Ok(self.sources_of(worker).loader(&self.config.feature_tensor, &owned)?)
+        Ok(WorkerSetup { worker, n_batches, rapid, remote: Arc::clone(&sources.remote) })
     }
 
     pub(crate) fn sources_of(&self, worker: u32) -> &WorkerSources {

@@ -15,6 +15,7 @@ mod threads;
 
 use std::mem::take;
 
+use bytemuck::{Pod, Zeroable};
 use serde::Serialize;
 
 pub use error::CollectiveError;
@@ -29,7 +30,8 @@ pub use threads::ThreadCollective;
 pub const MAX_MESSAGE_BYTES: u64 = i32::MAX as u64;
 
 /// The bytes that ranks have sent to others, without headers, by what they carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Serialize, Zeroable)]
+#[repr(C)]
 pub struct Traffic {
     /// Rows of features.
     pub rows: u64,

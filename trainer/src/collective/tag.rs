@@ -17,6 +17,10 @@ pub enum Payload {
     Control,
 }
 
+/// Bytes of a header as it travels: tag and bytes that follow. A fault is as long: rank and
+/// milliseconds.
+pub(super) const HEADER_BYTES: usize = 12;
+
 /// The collective that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -34,6 +38,20 @@ pub(super) enum Operation {
 pub struct Tag {
     operation: Operation,
     pub(super) payload: Payload,
+}
+
+/// Returns the bytes of a header.
+pub(super) fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&tag.to_le_bytes());
+    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
+    header
+}
+
+/// Returns tag and length of a header.
+pub(super) fn parts_of(header: [u8; HEADER_BYTES]) -> (u32, u64) {
+    let [a, b, c, d, n_bytes @ ..] = header;
+    (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(n_bytes))
 }
 
 impl Payload {

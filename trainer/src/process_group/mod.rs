@@ -313,12 +313,9 @@ impl<'c> ProcessGroup<'c> {
                 }
             }
         }
-        let Traffic { rows, gradients, parameters, embeddings, control } =
-            *self.collective.traffic();
-        let mut sums = [rows, gradients, parameters, embeddings, control];
-        self.collective.all_reduce(&mut sums)?;
-        let [rows, gradients, parameters, embeddings, control] = sums;
-        Ok(Traffic { rows, gradients, parameters, embeddings, control })
+        let mut sums = *self.collective.traffic();
+        self.collective.all_reduce(bytemuck::cast_mut::<_, [u64; 5]>(&mut sums))?;
+        Ok(sums)
     }
 
     /// Passes on to all that this process has failed, unless they know.

@@ -12,10 +12,8 @@ use std::{
 use crate::collective::{
     CollectiveError, Tag, check_length,
     error::{FAULT, WAITING},
+    tag::{HEADER_BYTES, header, parts_of},
 };
-
-/// Tag, u32, and bytes that follow, u64. A notice is a header alone, with a rank for the bytes.
-const HEADER_BYTES: usize = 12;
 
 /// A socket that never blocks.
 #[derive(Debug)]
@@ -62,7 +60,8 @@ impl Link {
         if self.noticed.get() == Some(suspect) {
             return;
         }
-        // The kernel takes the few bytes of a header whole or not at all.
+        // A header alone, with a rank for its length. The kernel takes its bytes whole or not at
+        // all.
         if (&self.socket).write(&header(WAITING, u64::from(suspect))).is_ok() {
             self.noticed.set(Some(suspect));
         }
@@ -151,21 +150,20 @@ impl<'a> Inbound<'a> {
             if self.n_header < HEADER_BYTES {
                 return Ok(true);
             }
-            match tag_of(&self.header) {
-                FAULT => {}
-                WAITING => {
-                    self.suspect = self.n_bytes() as u32;
+            match parts_of(self.header) {
+                (FAULT, _) => {}
+                (WAITING, suspect) => {
+                    self.suspect = suspect as u32;
                     self.n_header = 0;
                     return Ok(true);
                 }
-                tag => self.tag.expect(self.rank, tag)?,
+                (tag, _) => self.tag.expect(self.rank, tag)?,
             }
-            check_length(self.rank, self.n_bytes())?;
+            check_length(self.rank, parts_of(self.header).1)?;
         }
-        let before = self.bytes.len();
-        let read = socket.take(self.n_bytes() - before as u64).read_to_end(self.bytes);
-        let (n_new, is_whole) =
-            (self.bytes.len() - before, self.bytes.len() as u64 == self.n_bytes());
+        let (before, (_, n_bytes)) = (self.bytes.len(), parts_of(self.header));
+        let read = socket.take(n_bytes - before as u64).read_to_end(self.bytes);
+        let (n_new, is_whole) = (self.bytes.len() - before, self.bytes.len() as u64 == n_bytes);
         match read {
             _ if is_whole => self.finish().map(|()| true),
             Ok(_) => Err(CollectiveError::Gone { rank: self.rank }),
@@ -176,7 +174,7 @@ impl<'a> Inbound<'a> {
 
     fn finish(&mut self) -> Result<(), CollectiveError> {
         self.is_done = true;
-        if tag_of(&self.header) != FAULT {
+        if parts_of(self.header).0 != FAULT {
             return Ok(());
         }
         let gone = CollectiveError::Gone { rank: self.rank };
@@ -186,23 +184,6 @@ impl<'a> Inbound<'a> {
     fn none_came(&self, error: &io::Error) -> Result<bool, CollectiveError> {
         if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
     }
-
-    /// Returns the bytes of the message by its header.
-    fn n_bytes(&self) -> u64 {
-        let [_, _, _, _, n_bytes @ ..] = self.header;
-        u64::from_le_bytes(n_bytes)
-    }
-}
-
-fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    header[..4].copy_from_slice(&tag.to_le_bytes());
-    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
-    header
-}
-
-fn tag_of(header: &[u8]) -> u32 {
-    header.first_chunk().map_or(FAULT, |tag| u32::from_le_bytes(*tag))
 }
 
 /// Returns whether the same may work later.

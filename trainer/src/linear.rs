@@ -16,7 +16,7 @@ pub(crate) struct Projection(Var);
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
-    projection: Projection,
+    pub(crate) projection: Projection,
     /// Of shape (out_width,).
     pub(crate) bias: Var,
 }
@@ -77,11 +77,6 @@ impl Linear {
     /// Returns the gradients of weights and bias, given that of the output for `x`.
     pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Result<Vec<Vec<f32>>> {
         Ok(vec![self.projection.weight_gradient(x, grad)?, grad.sum_of_rows()])
-    }
-
-    /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Result<Matrix> {
-        self.projection.row_gradient(grad, workspace)
     }
 
     /// Returns the weights, of shape (in_width, out_width).

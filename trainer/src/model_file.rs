@@ -48,8 +48,8 @@ fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `config` and `spec`, to
-/// `path`: beside it first, then in place of what is there.
+/// Writes the parameters `values`, one flat list each, of a model of `config` and `spec` to `path`.
+/// The file is beside it first, then in place of what is there.
 pub(crate) fn save(
     path: &Path,
     config: &TrainConfig,

@@ -175,7 +175,8 @@ impl Conv {
             ) => {
                 let gradients = linear.gradients(rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let (of_rows, width) = (linear.row_gradient(grad, workspace)?, hidden.width());
+                    let (of_rows, width) =
+                        (linear.projection.row_gradient(grad, workspace)?, hidden.width());
                     let of_x = step.transposed_product(of_rows.values(), width, workspace)?;
                     workspace.give_matrix(of_rows);
                     Ok(through(Activation::Relu, of_x, hidden, mask.as_ref()))

@@ -59,7 +59,7 @@ impl Part {
         let workspace = &self.workspace;
         self.pass.of_layer.others.push(grad.sum_of_rows());
         if plan.travels == Travels::Rows && number > 0 {
-            self.pass.of_sums = Some(linear.row_gradient(&grad, workspace)?);
+            self.pass.of_sums = Some(linear.projection.row_gradient(&grad, workspace)?);
         }
         let width = plan.message_width;
         let of_product = match plan.travels {

@@ -298,8 +298,8 @@ impl Part {
         Ok(out)
     }
 
-    /// Returns the part's mean loss and its number of right roots, and begins the way back with the
-    /// gradient of the mean over `n_all` training nodes.
+    /// Returns the part's mean loss, and how many of its roots are right. Begins the way back with
+    /// the gradient of the mean over `n_all` training nodes.
     pub(crate) fn loss(&mut self, n_all: u64) -> Result<(f64, u64)> {
         let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
         let Loss { mean, n_right, gradient } =

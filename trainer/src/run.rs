@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
             best: BestModel::default(),
             record: Record::new(config),
             checkpoints: None,
-            has_test: setup.has_test(),
+            has_test: !setup.labels.test.is_empty(),
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
             is_interrupted: false,
@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
         let (epoch, total) = (self.place.epoch, team.n_steps);
         if self.config.hop.merge != Merge::None {
             let n_merges = hop::n_merges(&self.record.measured.epochs, self.config.workers);
-            team.n_merges = group.number_of_leader(n_merges)?;
+            team.n_merges = group.of_leader(&n_merges)?;
         }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use lodestore_graph::{
     PartitionBook,
-    sampler::{Deal, Fanout, RootPlan, batch_seed},
+    sampler::{Deal, Fanout, RootPlan},
 };
 use serde::Serialize;
 
@@ -359,11 +359,6 @@ impl TrainConfig {
             }
         }
         RootPlan { seed, deal, workers, batch_size, book }
-    }
-
-    /// Returns the seed of the only batch of an epoch under `full`: that of a lone worker's first.
-    pub(crate) fn seed_of_epoch(&self, epoch: u32) -> u64 {
-        batch_seed(self.seed, 0, epoch, 0)
     }
 }
 

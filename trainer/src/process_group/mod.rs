@@ -149,11 +149,6 @@ impl<'c> ProcessGroup<'c> {
         Ok((filled, Some((place, states))))
     }
 
-    /// Returns the text of the leader.
-    pub(crate) fn text_of_leader(&mut self, text: &str) -> Result<String, TrainError> {
-        Ok(self.exchange(&text.to_owned())?.swap_remove(0))
-    }
-
     /// Returns the step of all workers, from the outcomes and gradients of this process's workers
     /// that had a batch. `stats` receives the figures of all.
     pub(crate) fn step(
@@ -258,9 +253,12 @@ impl<'c> ProcessGroup<'c> {
         Ok(models)
     }
 
-    /// Returns the number of the leader.
-    pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<u32, TrainError> {
-        Ok(self.exchange(&number)?[0])
+    /// Returns the message of the leader.
+    pub(crate) fn of_leader<M: Serialize + DeserializeOwned>(
+        &mut self,
+        message: &M,
+    ) -> Result<M, TrainError> {
+        Ok(self.exchange(message)?.swap_remove(0))
     }
 
     /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they

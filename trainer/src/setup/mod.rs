@@ -4,6 +4,7 @@ mod schedule;
 
 use std::{
     ops::ControlFlow,
+    path::PathBuf,
     sync::Arc,
     thread::{self, Scope, ScopedJoinHandle},
     time::Instant,
@@ -133,11 +134,11 @@ impl<'a> Setup<'a> {
                 return Ok(flow);
             }
         }
-        let of_leader = group.text_of_leader(text.unwrap_or_default())?;
+        let of_leader = group.of_leader(&text.unwrap_or_default().to_owned())?;
         let seconds = start.elapsed().as_secs_f64();
-        let path = if group.leads() { path } else { of_leader.into() };
+        let path = if group.leads() { path } else { PathBuf::from(of_leader) };
         let written = self.open_schedule(path, is_stored, seconds)?;
-        written.check_digest(&group.text_of_leader(&written.schedule.digest_hex())?)?;
+        written.check_digest(&group.of_leader(&written.schedule.digest_hex())?)?;
         self.written = Some(written);
         Ok(flow)
     }
@@ -214,11 +215,6 @@ impl<'a> Setup<'a> {
         };
         let TrainConfig { metric, measure_test, .. } = *self.config;
         Ok(Evaluator { pass, labels: &self.labels, metric, measure_test })
-    }
-
-    /// Returns whether there are test nodes.
-    pub(crate) fn has_test(&self) -> bool {
-        !self.labels.test.is_empty()
     }
 
     /// Returns the shape of the model.

@@ -22,7 +22,7 @@ pub(crate) struct Operator {
     weights: Vec<f32>,
     by_source: BySource<f32>,
     /// A row that stands beside is in the output already where rows are transformed first.
-    own: OwnRows,
+    pub(super) own: OwnRows,
 }
 
 /// Destinations that are computed.
@@ -90,11 +90,6 @@ impl Operator {
         Self { block, is_boundary: graph.is_boundary.clone(), weights, by_source, own }
     }
 
-    /// Returns the width of a whole row of a product of rows of `width`.
-    pub(crate) fn out_width(&self, width: usize) -> usize {
-        self.own.out_width(width)
-    }
-
     /// Returns the form that a product of transformed rows has.
     pub(crate) fn form_of_transformed(&self) -> Form {
         match self.own {
@@ -112,7 +107,7 @@ impl Operator {
         out: &mut [f32],
     ) {
         let (width, n_own) = (x.width, self.block.n_dst as usize);
-        let out_width = if form == Form::Whole { self.out_width(width) } else { width };
+        let out_width = if form == Form::Whole { self.own.out_width(width) } else { width };
         let is_computed = |dst: usize| match which {
             Destinations::All => true,
             Destinations::Inner => !self.is_boundary[dst],

@@ -182,7 +182,7 @@ impl Part {
         let form = form_of(operator, plan);
         let width = plan.message_width;
         if pass.sums.is_empty() {
-            let out_width = if form == Form::Whole { operator.out_width(width) } else { width };
+            let out_width = if form == Form::Whole { operator.own.out_width(width) } else { width };
             pass.sums = workspace.take(self.graph.n_own * out_width);
         }
         let halo = if which == Destinations::Inner { &[][..] } else { &pass.halo[..] };
@@ -215,7 +215,7 @@ impl Part {
                         out
                     }
                     Travels::Rows => {
-                        let sums = Matrix::new(sums, operator.out_width(plan.in_width));
+                        let sums = Matrix::new(sums, operator.own.out_width(plan.in_width));
                         let rows = Rows::Dense(sums);
                         let out = linear.forward(&rows, &self.workspace)?;
                         self.pass.layers[number].rows = Some(rows);

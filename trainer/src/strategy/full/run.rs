@@ -3,7 +3,7 @@
 use std::{ops::ControlFlow, time::Instant};
 
 use lodestore_client::load_stats::LoadStats;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, sampler::batch_seed};
 
 use super::team::{Fault, FullTeam, PartFigures, Passed};
 use crate::config::Due;
@@ -77,7 +77,7 @@ impl Run<'_> {
 
     /// Returns the seed of an epoch's dropout: that of the first batch of a lone worker.
     fn seed_of(&self, epoch: u32) -> u64 {
-        self.config.seed_of_epoch(epoch) ^ DROPOUT_STREAM
+        batch_seed(self.config.seed, 0, epoch, 0) ^ DROPOUT_STREAM
     }
 
     /// Makes a pass and sums its gradients.

@@ -62,7 +62,7 @@ impl Run<'_> {
         plans: &[PartitionPlan],
         group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError> {
-        let saves = group.number_of_leader(self.checkpoints.is_some().into())?;
+        let saves = group.of_leader(&u32::from(self.checkpoints.is_some()))?;
         let Some(local) = &mut self.local else { return Ok(()) };
         local.saves = saves != 0;
         local.keep_own(group, self.config.workers);
@@ -111,7 +111,7 @@ impl Run<'_> {
                 || (is_ended && self.checkpoints.is_some());
             let wanted =
                 if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
-            let wanted = group.number_of_leader(wanted)?;
+            let wanted = group.of_leader(&wanted)?;
             if wanted & SAVE != 0 {
                 self.gather_states(group)?;
                 self.save()?;

@@ -90,14 +90,6 @@ impl Operator {
         Self { block, is_boundary: graph.is_boundary.clone(), weights, by_source, own }
     }
 
-    /// Returns the form that a product of transformed rows has.
-    pub(crate) fn form_of_transformed(&self) -> Form {
-        match self.own {
-            OwnRows::Added(_) => Form::Whole,
-            OwnRows::Beside => Form::Onto,
-        }
-    }
-
     /// Computes the rows of some destinations in `out`.
     pub(crate) fn aggregate(
         &self,

@@ -26,7 +26,7 @@ use crate::{
     matrix::Matrix,
     matrix::dropout::Mask,
     matrix::sparse::Rows,
-    matrix::spmm::add_scaled,
+    matrix::spmm::{OwnRows, add_scaled},
     matrix::workspace::Workspace,
     norm::Normed,
 };
@@ -347,9 +347,9 @@ pub(super) fn own_weight(linear: &Linear, in_width: usize) -> Result<Tensor> {
 
 /// Returns what an aggregated row is.
 pub(super) fn form_of(operator: &Operator, plan: LayerPlan) -> Form {
-    match plan.travels {
-        Travels::Rows => Form::Whole,
-        Travels::Transformed => operator.form_of_transformed(),
+    match (plan.travels, &operator.own) {
+        (Travels::Transformed, OwnRows::Beside) => Form::Onto,
+        _ => Form::Whole,
     }
 }
 

@@ -49,12 +49,14 @@ pub(crate) struct Adam {
     parameters: Vec<Parameter>,
     optimizer: Optimizer,
     weight_decay: f32,
-    n_steps: u32,
+    /// Updates so far.
+    pub(crate) n_steps: u32,
 }
 
-/// State that a step changes: one flat list per parameter each, in the order of [`Adam::new`].
+/// Everything that later steps of a replica depend on. Lists are flat, one per parameter, in the
+/// order of [`Adam::new`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct AdamState {
+pub(crate) struct ReplicaState {
     pub(crate) n_steps: u32,
     pub(crate) values: Vec<Vec<f32>>,
     pub(crate) means: Vec<Vec<f32>>,
@@ -102,31 +104,23 @@ impl Adam {
         self.parameters.iter().map(|parameter| parameter.values.len()).collect()
     }
 
-    /// Updates so far.
-    pub(crate) fn n_steps(&self) -> u32 {
-        self.n_steps
-    }
-
     /// Returns all that later steps depend on.
-    pub(crate) fn state(&self) -> AdamState {
+    pub(crate) fn state(&self) -> ReplicaState {
         let moments = |of: fn(&Parameter) -> &Vec<f32>| {
             self.parameters.iter().map(|parameter| of(parameter).clone()).collect()
         };
         let (means, variances) = (moments(|of| &of.mean), moments(|of| &of.variance));
-        AdamState { n_steps: self.n_steps, values: self.values(), means, variances }
+        ReplicaState { n_steps: self.n_steps, values: self.values(), means, variances }
     }
 
     /// Goes back to `state`, of an optimiser of the same parameters.
-    pub(crate) fn restore(&mut self, state: AdamState) -> Result<()> {
+    pub(crate) fn restore(&mut self, state: ReplicaState) -> Result<()> {
         self.n_steps = state.n_steps;
         let moments = state.means.into_iter().zip(state.variances);
-        let lists = state.values.into_iter().zip(moments);
-        for (parameter, (values, (mean, variance))) in self.parameters.iter_mut().zip(lists) {
-            let var = &parameter.var;
-            var.set(&Tensor::from_slice(&values, var.shape(), &Device::Cpu)?)?;
-            (parameter.values, parameter.mean, parameter.variance) = (values, mean, variance);
+        for (parameter, (mean, variance)) in self.parameters.iter_mut().zip(moments) {
+            (parameter.mean, parameter.variance) = (mean, variance);
         }
-        Ok(())
+        self.set_values(state.values)
     }
 
     /// Replaces the parameters, one flat list each; moments stay.

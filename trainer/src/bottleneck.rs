@@ -140,24 +140,11 @@ fn largest<T: Copy>(named: [(f64, T); 4]) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::Place;
+    use crate::step_outcome::StepOutcome;
 
     fn step(worker: u32, seconds: StepSeconds) -> WorkerStep {
-        WorkerStep {
-            epoch: 0,
-            step: 0,
-            worker,
-            loss: 1.0,
-            roots: 1,
-            nodes: 1,
-            batch: "ready",
-            seconds,
-            rows: crate::step::RowsBySource::default(),
-            bytes: crate::step::RowsBySource::default(),
-            late_swaps: 0,
-            hop: None,
-            sdt: None,
-            full: None,
-        }
+        StepOutcome { seconds, ..StepOutcome::default() }.worker_step(Place::default(), worker, 0)
     }
 
     #[test]

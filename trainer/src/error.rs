@@ -2,13 +2,14 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use lodestore_client::ClientError;
+use lodestore_client::{ClientError, source::TensorInfo};
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use safetensors::SafeTensorError;
 use thiserror::Error;
 
 use crate::checkpoint::error::CheckpointError;
 use crate::collective::CollectiveError;
+use crate::step::Place;
 
 /// Reason why a model's file could not be written or used.
 #[derive(Debug, Error)]
@@ -77,6 +78,9 @@ pub enum TrainError {
     /// The processes of the run no longer communicate.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// The leader of the run's processes has ended it. No run ends with this.
+    #[error("the first process has ended the run")]
+    Ended,
     /// Another process of the run has failed.
     #[error("process {rank} of the run: {message}")]
     Peer {
@@ -109,28 +113,14 @@ pub enum TrainError {
     },
     /// The schedule that the first process has written is not here.
     #[error(
-        "the schedule {path} that the first process wrote cannot be opened here; on several machines \
-         name one on a file system that all of them have"
+        "the schedule {path} of the first process {fault}; on several machines name one on a file \
+         system that all of them have (--schedule)"
     )]
     ScheduleElsewhere {
         /// Its path there.
         path: String,
-        /// Why it cannot be opened.
-        #[source]
-        source: Box<ScheduleError>,
-    },
-    /// Another schedule than that of the first process is here.
-    #[error(
-        "the schedule {path} is here another one ({found}) than where the first process is \
-         ({expected}); name one on a file system that all of them have (--schedule)"
-    )]
-    OtherScheduleHere {
-        /// Its path.
-        path: String,
-        /// Digest of the first process's.
-        expected: String,
-        /// Digest of the one here.
-        found: String,
+        /// The fault of the one here.
+        fault: String,
     },
     /// The memory for rows does not even hold a batch.
     #[error(
@@ -183,103 +173,20 @@ pub enum TrainError {
     /// The lists of a partition could not be made.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// `sdt`: a partition does not fit in the memory of a worker.
-    #[error(
-        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a worker \
-         {left} are for it, since training is left {reserved}: import the graph in {parts} partitions or \
-         more (--parts {parts}), allow more (--memory), or leave less to training (--reserve)"
-    )]
-    PartitionMemory {
-        /// The largest partition.
-        part: u32,
-        /// Bytes of it.
-        needed: u64,
-        /// Memory of a worker.
-        memory: u64,
-        /// Part of it that training takes.
-        reserved: u64,
-        /// The rest.
-        left: u64,
-        /// Partitions that would be small enough, if each had its part of the largest.
-        parts: u64,
-    },
-    /// `sdt`: the loss of a local model left the numbers.
-    #[error(
-        "the local model of partition {part} has a loss of {loss} in epoch {epoch}, batch {batch}; it is \
-         not averaged in; try a lower learning rate"
-    )]
-    ReplicaDiverged {
+    /// `sdt` and `full`: a partition is larger than its memory, or than its parts can be numbered.
+    #[error("{0}")]
+    PartitionSize(String),
+    /// `sdt`: a local model that cannot be averaged with others.
+    #[error("the local model of partition {part} has {fault}")]
+    LocalModel {
         /// The partition.
         part: u32,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Batch of the partition in the epoch, from 0.
-        batch: u32,
-        /// The loss.
-        loss: f64,
-    },
-    /// `sdt`: a local model, or its optimiser, left the numbers.
-    #[error(
-        "the local model of partition {part} has a parameter or a moment of {found}; it is not averaged \
-         in; try a lower learning rate"
-    )]
-    Replica {
-        /// The partition.
-        part: u32,
-        /// The first value that is not finite.
-        found: f32,
-    },
-    /// `sdt`: a local model has other layers than the run's.
-    #[error(
-        "the local model of partition {part} has parameters of {found} elements, and those of the run \
-         have {expected}; average models of the same layers only"
-    )]
-    OtherLayers {
-        /// The partition.
-        part: u32,
-        /// Elements of each parameter of the run.
-        expected: String,
-        /// Elements of each parameter of the local model.
-        found: String,
-    },
-    /// `full`: a partition has more edges than can be numbered.
-    #[error(
-        "partition {part} has more than {} edges, the most that one can have; import the graph in more \
-         partitions (--parts)",
-        u32::MAX
-    )]
-    TooManyEdges {
-        /// The partition.
-        part: u32,
-    },
-    /// `full`: a partition has more elements of sparse features than can be numbered.
-    #[error(
-        "the features of a partition have {found} elements that are not zero, and at most {} can be \
-         kept; import the graph in more partitions (--parts)",
-        u32::MAX
-    )]
-    TooManyFeatures {
-        /// Elements.
-        found: usize,
+        /// The fault, and the remedy.
+        fault: String,
     },
     /// `full`: profiles of devices cannot be balanced.
     #[error(transparent)]
     Rapa(#[from] RapaError),
-    /// `full`: a partition does not fit its device, whatever it does without.
-    #[error(
-        "partition {part} takes {needed} bytes without any halo that it can do without, and device \
-         `{device}` has {found}; import the graph in more partitions (--parts), or take another device"
-    )]
-    DeviceMemory {
-        /// The partition.
-        part: u32,
-        /// Name of the device.
-        device: String,
-        /// Bytes of the partition.
-        needed: u64,
-        /// Bytes of the device.
-        found: u64,
-    },
     /// Threads could not be started.
     #[error("cannot start compute threads: {0}")]
     Threads(#[from] rayon::ThreadPoolBuildError),
@@ -344,7 +251,7 @@ pub enum TrainError {
     },
     /// A feature is no number.
     #[error(
-        "feature {column} of node {node} is {found} in epoch {epoch}, step {step}; replace it, or import \
+        "feature {column} of node {node} is {found} in {place}; replace it, or import \
          the features again (NaN is refused there unless it is allowed)"
     )]
     Feature {
@@ -354,10 +261,8 @@ pub enum TrainError {
         column: usize,
         /// The value found.
         found: f32,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
     },
     /// No node to train on.
     #[error("tensor `{tensor}` marks no node for training; mark some with 0")]
@@ -381,29 +286,25 @@ pub enum TrainError {
     },
     /// The loss left the numbers, though no feature has.
     #[error(
-        "loss is {loss} in epoch {epoch}, step {step}, where the model's row of node {node} is the \
+        "loss is {loss} in {place}, where the model's row of node {node} is the \
          largest or no number; try a lower learning rate"
     )]
     Diverged {
         /// The root whose row it is.
         node: NodeId,
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
         /// The loss.
         loss: f64,
     },
     /// A gradient left the numbers, though the loss has not yet.
     #[error(
-        "a gradient is {found} in epoch {epoch}, step {step}, at a loss of {loss}; try a lower learning \
+        "a gradient is {found} in {place}, at a loss of {loss}; try a lower learning \
          rate"
     )]
     Gradient {
-        /// Epoch, from 0.
-        epoch: u32,
-        /// Step of the epoch, from 0.
-        step: u32,
+        /// The step.
+        place: Place,
         /// The first element that is not finite.
         found: f32,
         /// The loss of the step.
@@ -418,6 +319,12 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// Returns the error of a tensor that is not the expected one.
+    pub(crate) fn tensor(info: &TensorInfo, expected: &'static str) -> Self {
+        let found = format!("{} of width {}", info.dtype.name(), info.width);
+        Self::Tensors { tensor: info.name.clone(), expected, found }
+    }
+
     /// Returns whether all processes of the run meet with it at the same point, so that none has to
     /// be informed.
     pub(crate) fn is_common(&self) -> bool {

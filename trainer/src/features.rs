@@ -27,7 +27,8 @@ const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct FeatureRows {
     dtype: Dtype,
-    width: usize,
+    /// Elements of a row.
+    pub(crate) width: usize,
     normalize: bool,
     converted: Vec<f32>,
 }
@@ -37,18 +38,9 @@ impl FeatureRows {
     pub(crate) fn new(info: &TensorInfo, normalize: bool) -> Result<Self, TrainError> {
         let (dtype, width) = (info.dtype, info.width as usize);
         if width == 0 {
-            return Err(TrainError::Tensors {
-                tensor: info.name.clone(),
-                expected: "rows of one element or more",
-                found: format!("{} of width {width}", dtype.name()),
-            });
+            return Err(TrainError::tensor(info, "rows of one element or more"));
         }
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
-    }
-
-    /// Returns the number of elements per row.
-    pub(crate) fn width(&self) -> usize {
-        self.width
     }
 
     /// Returns the rows by their non-zero elements where these are less than a tenth of all.

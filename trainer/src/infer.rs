@@ -2,28 +2,25 @@
 
 use std::{
     error::Error,
-    fmt, io,
+    io,
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
 use crate::collective::ThreadCollective;
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::features::FeatureRows;
 use crate::layerwise::{
-    LayerPass, NodeSet, Owners, PassEnd, PassLimits, PassOutput, PassPlace, WorkFolder,
-    check_finite, remove,
+    LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
 };
 use crate::matrix::Matrix;
 use crate::matrix::workspace::Workspace;
 use crate::metric::Accuracy;
 use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
-use crate::options::Metric;
-use crate::options::ModelKind;
+use crate::options::{Metric, ModelKind, by_name};
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
@@ -100,19 +97,14 @@ impl<'a> Inference<'a> {
         let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
         file.check(&spec)?;
         let model = Model::new(&spec, 0)?;
-        let n_parameters = file.fill(&model)?;
+        let n_parameters = file.fill(&model, &spec)?;
         let n_layers = match output {
-            InferOutput::Logits => model.layers().len(),
-            InferOutput::Embedding => model.layers().len() - 1,
+            InferOutput::Logits => model.layers.len(),
+            InferOutput::Embedding => model.layers.len() - 1,
         };
-        let Some(last) = n_layers.checked_sub(1) else {
-            return Err(TrainError::Setting {
-                setting: "output",
-                expected: "logits for a model of one layer, which has no hidden rows".to_owned(),
-                found: output.to_string(),
-            });
-        };
-        let width = model.layers()[last].out_width()?;
+        let expected = "logits for a model of one layer, which has no hidden rows";
+        check(n_layers > 0, "output", expected, output)?;
+        let width = model.layers[n_layers - 1].conv.out_width()?;
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
@@ -155,7 +147,7 @@ impl<'a> Inference<'a> {
     /// Returns whether it continues where another process has ended.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
-        self.work.place() != PassPlace::default()
+        self.work.place != PassPlace::default()
     }
 
     /// Computes the rows of all nodes, and passes them to `rows` in the order of node ids.
@@ -168,9 +160,9 @@ impl<'a> Inference<'a> {
         rows: &mut RowOutput<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), TrainError> {
-        let layers = self.model.layers();
+        let layers = &self.model.layers;
         let last = &layers[self.n_layers - 1];
-        let activation = (self.output == InferOutput::Embedding).then(|| last.activation());
+        let activation = (self.output == InferOutput::Embedding).then(|| last.conv.activation());
         let mut sink = |nodes: &[NodeId], out: &mut Matrix| {
             check_finite(nodes, out)?;
             if let Some(activation) = activation {
@@ -187,58 +179,27 @@ impl<'a> Inference<'a> {
         let made = self.pass.run(&layers[..self.n_layers], all, group, output);
         if let Err(TrainError::NotFinite { .. }) = made {
             // So it would be again.
-            remove(self.work.dir()).map_err(|source| self.unkept(source))?;
+            remove(&self.work.dir).map_err(|source| self.unkept(source))?;
         }
-        let made = made?;
-        let PassEnd::Done(Some(made)) = made else { unreachable!("a pass in a folder keeps rows") };
-        made.stream(|piece| rows(piece).map_err(Ending::Output)).map_err(|end| match end {
-            Ending::Output(error) => TrainError::Output(error),
-            Ending::Read(source) => self.unkept(source),
-        })
+        let Some(made) = made? else { unreachable!("a pass in a folder keeps rows") };
+        for piece in made.pieces() {
+            let piece = piece.map_err(|source| self.unkept(source))?;
+            rows(&piece).map_err(TrainError::Output)?;
+        }
+        Ok(())
     }
 
     /// Removes the folder of layers' rows, once those that were passed on are kept.
     pub fn remove_work(self) -> Result<(), TrainError> {
-        remove(self.work.dir()).map_err(|source| self.unkept(source))
+        remove(&self.work.dir).map_err(|source| self.unkept(source))
     }
 
     fn unkept(&self, source: io::Error) -> TrainError {
-        TrainError::Spill { folder: self.work.dir().to_owned(), source }
+        TrainError::Spill { folder: self.work.dir.clone(), source }
     }
 }
 
-/// Reason for passing on no more rows.
-enum Ending {
-    Output(Box<dyn Error + Send + Sync>),
-    Read(io::Error),
-}
-
-impl From<io::Error> for Ending {
-    fn from(error: io::Error) -> Self {
-        Self::Read(error)
-    }
-}
-
-impl fmt::Display for InferOutput {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Logits => "logits",
-            Self::Embedding => "embedding",
-        })
-    }
-}
-
-impl FromStr for InferOutput {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "logits" => Ok(Self::Logits),
-            "embedding" => Ok(Self::Embedding),
-            _ => Err(format!("no output `{name}`; there are: logits, embedding")),
-        }
-    }
-}
+by_name!(InferOutput, "output", Logits = "logits", Embedding = "embedding");
 
 /// Measures the accuracy of the model in `path` on the validation and test nodes of `graph`, with
 /// all their neighbours. Its settings come from the file. `sources` are those of a single worker
@@ -251,11 +212,11 @@ pub fn evaluate_saved(
     let file = ModelFile::read(path)?;
     let sources = std::slice::from_ref(sources);
     let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
-    let parameters = file.fill(&setup.model)?;
+    let parameters = file.fill(&setup.model, &setup.spec())?;
     let mut alone = ThreadCollective::alone();
-    let found = setup.evaluator()?.accuracy(&setup.model, &mut ProcessGroup::new(&mut alone))?;
-    let Some(Accuracy { validation, test }) = found else { unreachable!("a process alone leads") };
-    let (validation_accuracy, test_accuracy) = (validation, test);
+    let group = &mut ProcessGroup::new(&mut alone);
+    let Accuracy { validation: validation_accuracy, test: test_accuracy } =
+        setup.evaluator()?.accuracy(&setup.model, group)?;
     let (model, metric) = (file.config.model, file.config.metric);
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
@@ -283,8 +244,8 @@ mod tests {
         work: WorkFolder,
     ) -> Inference<'a> {
         let (model, kind) = (model.clone(), ModelKind::Sage);
-        let n_layers = model.layers().len() - usize::from(output == InferOutput::Embedding);
-        let width = model.layers()[n_layers - 1].out_width().unwrap();
+        let n_layers = model.layers.len() - usize::from(output == InferOutput::Embedding);
+        let width = model.layers[n_layers - 1].conv.out_width().unwrap();
         Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
     }
 
@@ -405,7 +366,7 @@ mod tests {
             let degree = |node| topology.in_degree(node);
             let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
             let input = Input::Features { x: &x, width };
-            let (last, workspace) = (&model.layers()[2], Workspace::default());
+            let (last, workspace) = (&model.layers[2], Workspace::default());
             let (logits, _) =
                 last.forward(hop, input, LayerDropout::default(), &workspace).unwrap();
             let expected = naive(&model, &topology, &all);

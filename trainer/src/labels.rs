@@ -20,18 +20,6 @@ const NO_SPLIT: u8 = u8::MAX;
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
 
-/// Purpose of reading labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LabelUse {
-    /// Training, and measuring beside it: the largest label decides how many classes there are.
-    Training,
-    /// Measuring a model of `n_classes` classes. Training nodes are passed over, with their labels.
-    Measuring {
-        /// Labels are below this.
-        n_classes: usize,
-    },
-}
-
 /// Labels of the nodes, and which nodes are for what.
 ///
 /// Memory: 4 bytes per node of the graph, or with several labels a node 1 byte per label; and 4 per
@@ -56,13 +44,15 @@ pub(crate) enum Targets {
 }
 
 impl Labels {
-    /// Reads both tensors; every node of a split that is used must have a class.
+    /// Reads both tensors; every node of a split that is used must have a class. For training, and
+    /// measuring beside it, the largest label decides how many classes there are. To measure a
+    /// model of `known_classes`, training nodes are passed over, with their labels.
     pub(crate) fn read(
         sources: &WorkerSources,
         owned: &[PartId],
         book: &PartitionBook,
         config: &TrainConfig,
-        usage: LabelUse,
+        known_classes: Option<usize>,
     ) -> Result<Self, TrainError> {
         let info = sources.local.tensor(&config.label_tensor)?;
         let (dtype, width) = (info.dtype, info.width as usize);
@@ -70,32 +60,24 @@ impl Labels {
             Dtype::I64 if width == 1 => Targets::Classes(Vec::new()),
             Dtype::U8 | Dtype::F32 if width > 1 => Targets::Several { width, labels: Vec::new() },
             _ => {
-                return Err(TrainError::Tensors {
-                    tensor: config.label_tensor.clone(),
-                    expected: "i64 of width 1, or u8 or f32 of more for several labels a node",
-                    found: format!("{} of width {width}", info.dtype.name()),
-                });
+                let expected = "i64 of width 1, or u8 or f32 of more for several labels a node";
+                return Err(TrainError::tensor(&info, expected));
             }
         };
         let (train, validation, test) = (Vec::new(), Vec::new(), Vec::new());
-        let (n_classes, limit) = match usage {
-            LabelUse::Training => (0, MAX_CLASSES),
-            LabelUse::Measuring { n_classes } => (n_classes, n_classes as i64),
-        };
+        let (n_classes, limit) = known_classes.map_or((0, MAX_CLASSES), |n| (n, n as i64));
         let mut labels = Self { of_nodes, n_classes, train, validation, test };
         let mut column = Column::open(sources, owned, &config.label_tensor)?;
         let info = sources.local.tensor(&config.split_tensor)?;
         if info.dtype != Dtype::U8 || info.width != 1 {
-            let found = format!("{} of width {}", info.dtype.name(), info.width);
-            let (tensor, expected) = (config.split_tensor.clone(), "u8 of width 1");
-            return Err(TrainError::Tensors { tensor, expected, found });
+            return Err(TrainError::tensor(&info, "u8 of width 1"));
         }
         let mut splits = Column::open(sources, owned, &config.split_tensor)?;
         for start in (0..book.n_nodes()).step_by(CHUNK_NODES as usize) {
             let end = start.saturating_add(CHUNK_NODES).min(book.n_nodes());
             let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
             let mut splits = splits.read::<u8>(&ids)?.to_vec();
-            if usage != LabelUse::Training {
+            if known_classes.is_some() {
                 splits.iter_mut().filter(|split| **split == TRAIN).for_each(|it| *it = NO_SPLIT);
             }
             match (&labels.of_nodes, dtype) {
@@ -106,17 +88,12 @@ impl Labels {
                 _ => labels.take_several(&ids, column.read::<f32>(&ids)?, &splits)?,
             }
         }
-        let tensor = || config.split_tensor.clone();
-        match usage {
-            LabelUse::Training if labels.train.is_empty() => {
-                return Err(TrainError::NothingToTrain { tensor: tensor() });
-            }
-            LabelUse::Measuring { .. }
-                if labels.validation.is_empty() && labels.test.is_empty() =>
-            {
-                return Err(TrainError::NothingToMeasure { tensor: tensor() });
-            }
-            _ => (),
+        let tensor = config.split_tensor.clone();
+        if known_classes.is_none() && labels.train.is_empty() {
+            return Err(TrainError::NothingToTrain { tensor });
+        }
+        if known_classes.is_some() && labels.validation.is_empty() && labels.test.is_empty() {
+            return Err(TrainError::NothingToMeasure { tensor });
         }
         labels.check_metric(config)?;
         Ok(labels)

@@ -36,7 +36,6 @@ pub mod options;
 pub mod process_group;
 pub mod profile;
 mod random;
-mod rate;
 mod record;
 pub mod replay;
 mod replica;
@@ -49,6 +48,7 @@ mod step_outcome;
 pub mod strategy;
 mod train;
 mod worker;
+mod worker_thread;
 mod workers;
 
 pub use config::{Strategy, TrainConfig};

@@ -16,8 +16,9 @@ pub(crate) struct Projection(Var);
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
-    projection: Projection,
-    bias: Var,
+    pub(crate) projection: Projection,
+    /// Of shape (out_width,).
+    pub(crate) bias: Var,
 }
 
 impl Projection {
@@ -78,21 +79,10 @@ impl Linear {
         Ok(vec![self.projection.weight_gradient(x, grad)?, grad.sum_of_rows()])
     }
 
-    /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Result<Matrix> {
-        self.projection.row_gradient(grad, workspace)
-    }
-
     /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
     pub(crate) fn weight(&self) -> &Var {
         self.projection.weight()
-    }
-
-    /// Returns the bias, of shape (out_width,).
-    #[must_use]
-    pub(crate) fn bias(&self) -> &Var {
-        &self.bias
     }
 }
 

@@ -25,17 +25,14 @@ impl Loss {
         }
     }
 
-    /// Returns the mean over all labels of all rows, `ln(1 + exp(x)) - y·x`, and its gradient,
-    /// `sigmoid(x) - y`.
+    /// Returns the mean over all labels of all rows, and its gradient.
     fn binary(logits: &Matrix, labels: &[u8]) -> Self {
         let scale = 1.0 / labels.len().max(1) as f64;
         let (mut sum, mut gradient) = (0.0, Vec::with_capacity(labels.len()));
         for (&logit, &label) in logits.values().iter().zip(labels) {
-            let (x, y) = (f64::from(logit), f64::from(label));
-            // Not `x.max(0.0)`, which is 0 for NaN.
-            let above = if x < 0.0 { 0.0 } else { x };
-            sum += above - x * y + (-x.abs()).exp().ln_1p();
-            gradient.push(((1.0 / (1.0 + (-x).exp()) - y) * scale) as f32);
+            let (loss, slope) = label_loss(logit, label);
+            sum += loss;
+            gradient.push((slope * scale) as f32);
         }
         let width = logits.width().max(1);
         let rows = logits.values().chunks_exact(width).zip(labels.chunks_exact(width));
@@ -61,6 +58,15 @@ impl Loss {
         let gradient = Matrix::new(gradient, logits.width());
         Ok(Self { mean: f64::from(loss.to_scalar::<f32>()?), n_right, gradient })
     }
+}
+
+/// Returns the binary cross-entropy of a logit, `ln(1 + exp(x)) - y·x`, and its derivative,
+/// `sigmoid(x) - y`.
+pub(crate) fn label_loss(logit: f32, label: u8) -> (f64, f64) {
+    let (x, y) = (f64::from(logit), f64::from(label));
+    // Not `x.max(0.0)`, which is 0 for NaN.
+    let above = if x < 0.0 { 0.0 } else { x };
+    (above - x * y + (-x.abs()).exp().ln_1p(), 1.0 / (1.0 + (-x).exp()) - y)
 }
 
 /// Returns the rows whose first largest logit is that of their class.

@@ -18,7 +18,7 @@ pub(crate) struct Accuracy {
 ///
 /// Memory: for [`Metric::RocAuc`] 8 bytes for each label of each measured node, twice that while
 /// vectors grow; else nothing. It is no part of [`crate::config::TrainConfig::evaluation_bytes`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Measure {
     metric: Metric,
     n_nodes: u64,
@@ -32,8 +32,7 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn new(metric: Metric) -> Self {
-        let (n_nodes, n_right, true_positives, positives) = (0, 0, 0, 0);
-        Self { metric, n_nodes, n_right, true_positives, positives, scores: Vec::new() }
+        Self { metric, ..Self::default() }
     }
 
     /// Adds a node by its number in `logits` and `targets`.

@@ -37,8 +37,10 @@ pub(crate) struct ModelSpec {
 /// Layers with an activation and dropout between them; the last returns one logit per class.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    layers: Vec<Layer>,
-    dropout: f32,
+    /// The one that reads features first.
+    pub(crate) layers: Vec<Layer>,
+    /// The share of elements that layers drop.
+    pub(crate) dropout: f32,
 }
 
 /// A forward pass: the rows at each boundary between layers, and what each layer saved.
@@ -173,28 +175,10 @@ impl Model {
     /// Returns whether each parameter is a running statistic, in the same order.
     pub(crate) fn are_statistics(&self) -> Vec<bool> {
         let of_layer = |layer: &Layer| {
-            let (n_all, n_statistics) = (layer.names().len(), layer.n_statistics());
+            let (n_all, n_statistics) = (layer.parameters().len(), layer.n_statistics());
             (0..n_all).map(move |number| number >= n_all - n_statistics)
         };
         self.layers.iter().flat_map(of_layer).collect()
-    }
-
-    /// Returns the names of the parameters, in the same order.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let of_layer = |(index, layer): (usize, &Layer)| {
-            layer.names().into_iter().map(move |name| format!("layers.{index}.{name}"))
-        };
-        self.layers.iter().enumerate().flat_map(of_layer).collect()
-    }
-
-    /// Returns the share of elements that layers drop.
-    pub(crate) fn dropout(&self) -> f32 {
-        self.dropout
-    }
-
-    /// Returns the layers, the one that reads features first.
-    pub(crate) fn layers(&self) -> &[Layer] {
-        &self.layers
     }
 
     /// Returns a model of the first `n_layers` layers.
@@ -280,9 +264,9 @@ mod tests {
                     ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0, layer };
                 let model = Model::new(&spec, 1).unwrap();
                 let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
-                let found: Vec<_> = model.names().into_iter().zip(shapes).collect();
-                assert_eq!(spec.shapes(), found, "{kind} {norm}");
-                let are_statistics = model.names().into_iter().zip(model.are_statistics());
+                let (names, expected): (Vec<_>, Vec<_>) = spec.shapes().into_iter().unzip();
+                assert_eq!(expected, shapes.collect::<Vec<_>>(), "{kind} {norm}");
+                let are_statistics = names.into_iter().zip(model.are_statistics());
                 let statistics = are_statistics.filter(|(_, is_statistic)| *is_statistic);
                 let names: Vec<String> = statistics.map(|(name, _)| name).collect();
                 let of_layer = |i| ["mean", "variance"].map(|of| format!("layers.{i}.norm_{of}"));

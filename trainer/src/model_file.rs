@@ -19,8 +19,7 @@ use crate::config::{MAX_LAYERS, TrainConfig};
 use crate::error::{ModelFault, SavedModelError, TrainError};
 use crate::model::{Model, ModelSpec};
 use crate::norm::NormLayer;
-use crate::options::Metric;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, Metric, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
@@ -49,18 +48,16 @@ fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder.unwrap_or(Path::new(".")))
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `config`, to `path`: beside it
-/// first, then in place of what is there.
+/// Writes the parameters `values`, one flat list each, of a model of `config` and `spec` to `path`.
+/// The file is beside it first, then in place of what is there.
 pub(crate) fn save(
     path: &Path,
     config: &TrainConfig,
-    model: &Model,
+    spec: &ModelSpec,
     values: &[Vec<f32>],
 ) -> Result<(), SavedModelError> {
     let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
-    let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
-    let tensors = model.names().into_iter().zip(shapes).zip(values);
-    let views = tensors.map(|((name, shape), values)| {
+    let views = spec.shapes().into_iter().zip(values).map(|((name, shape), values)| {
         Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?))
     });
     let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
@@ -145,16 +142,16 @@ impl<'a> ModelFile<'a> {
         }
     }
 
-    /// Returns `model`, which has been checked, the file's parameters. Returns how many elements
-    /// they have.
-    pub(crate) fn fill(&self, model: &Model) -> Result<u64, TrainError> {
+    /// Sets the parameters of `model`, of the `spec` that has been checked, to those of the file.
+    /// Returns how many elements they have.
+    pub(crate) fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, TrainError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
         let are_statistics = model.are_statistics();
-        for ((name, var), is_statistic) in
-            model.names().iter().zip(model.parameters()).zip(are_statistics)
+        for (((name, _), var), is_statistic) in
+            spec.shapes().into_iter().zip(model.parameters()).zip(are_statistics)
         {
-            let found = tensors.tensor(name).map_err(|error| self.failed(error.into()))?;
+            let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let values: Vec<f32> = values.collect();
             n_parameters += if is_statistic { 0 } else { values.len() as u64 };
@@ -189,13 +186,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 fn metadata(config: &TrainConfig) -> HashMap<String, String> {
     let LayerOptions { aggregation, norm, residual } = config.layer;
     let options = [
-        ("aggregation", aggregation.to_string()),
-        ("norm", norm.to_string()),
-        ("residual", residual.to_string()),
+        ("aggregation", aggregation.to_string(), aggregation != Aggregation::Mean),
+        ("norm", norm.to_string(), norm != Norm::None),
+        ("residual", residual.to_string(), residual),
     ];
-    let usual = [Aggregation::Mean.to_string(), Norm::None.to_string(), false.to_string()];
-    let is_unusual = |((_, found), usual): &((_, String), String)| found != usual;
-    let options = options.into_iter().zip(usual).filter(is_unusual).map(|(option, _)| option);
+    let unusual = options.into_iter().filter(|(.., is_unusual)| *is_unusual);
+    let options = unusual.map(|(name, value, _)| (name, value));
     let entries = [
         ("model", config.model.to_string()),
         ("layers", config.fanouts.len().to_string()),
@@ -214,12 +210,18 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
 /// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
 /// trained.
 fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault> {
+    /// Returns an entry; files from before a choice lack it, and have the `usual` one.
     fn entry<T: FromStr>(
         metadata: &HashMap<String, String>,
         name: &str,
         expected: &str,
+        usual: Option<T>,
     ) -> Result<T, ModelFault> {
-        let found = metadata.get(name).map_or("nothing", String::as_str);
+        let found = match (metadata.get(name), usual) {
+            (Some(found), _) => found,
+            (None, Some(usual)) => return Ok(usual),
+            (None, None) => "nothing",
+        };
         let unfit = |_| ModelFault::Unfit {
             name: name.to_owned(),
             expected: format!("{expected} in the file's metadata"),
@@ -227,35 +229,31 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault>
         };
         found.parse().map_err(unfit)
     }
-    /// Returns an entry that files from before the choice lack.
-    fn choice<T: FromStr>(
-        metadata: &HashMap<String, String>,
-        name: &str,
-        expected: &str,
-        usual: T,
-    ) -> Result<T, ModelFault> {
-        if metadata.contains_key(name) { entry(metadata, name, expected) } else { Ok(usual) }
-    }
-    let number = |name| entry::<usize>(metadata, name, "a number");
-    let text = |name| entry::<String>(metadata, name, "a name");
+    let number = |name| entry::<usize>(metadata, name, "a number", None);
+    let text = |name| entry::<String>(metadata, name, "a name", None);
     let n_layers = number("layers")?;
     if !(1..=MAX_LAYERS).contains(&n_layers) {
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(ModelFault::Unfit { name: "layers".to_owned(), expected, found });
     }
     Ok(TrainConfig {
-        metric: choice(metadata, "metric", "accuracy, f1-micro or roc-auc", Metric::Accuracy)?,
+        metric: entry(metadata, "metric", "accuracy, f1-micro or roc-auc", Some(Metric::Accuracy))?,
         layer: LayerOptions {
-            aggregation: choice(metadata, "aggregation", "mean, max or sum", Aggregation::Mean)?,
-            norm: choice(metadata, "norm", "none, batch or layer", Norm::None)?,
-            residual: choice(metadata, "residual", "true or false", false)?,
+            aggregation: entry(
+                metadata,
+                "aggregation",
+                "mean, max or sum",
+                Some(Aggregation::Mean),
+            )?,
+            norm: entry(metadata, "norm", "none, batch or layer", Some(Norm::None))?,
+            residual: entry(metadata, "residual", "true or false", Some(false))?,
         },
-        model: entry(metadata, "model", "sage, gcn or gat")?,
+        model: entry(metadata, "model", "sage, gcn or gat", None)?,
         fanouts: vec![Fanout::All; n_layers],
         hidden: number("hidden")?,
         n_heads: number("heads")?,
         n_output_heads: number("output_heads")?,
-        normalize: entry(metadata, "normalize", "true or false")?,
+        normalize: entry(metadata, "normalize", "true or false", None)?,
         feature_tensor: text("feature_tensor")?,
         label_tensor: text("label_tensor")?,
         split_tensor: text("split_tensor")?,
@@ -314,13 +312,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model");
         let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
         let opened = |change: fn(&mut TrainConfig)| {
             let mut forged = usual.clone();
             change(&mut forged);
-            save(&path, &forged, &model, &values).unwrap();
+            save(&path, &forged, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
             file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
         };
@@ -351,10 +350,11 @@ mod tests {
         fs::write(&other, "another's").unwrap();
         check_place(&path).unwrap();
         let usual = TrainConfig::default();
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
-        save(&path, &usual, &model, &values).unwrap();
+        save(&path, &usual, &spec, &values).unwrap();
         assert_eq!(fs::read(&other).unwrap(), b"another's");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half-made is left");
         ModelFile::read(&path).unwrap();
@@ -366,14 +366,16 @@ mod tests {
         let path = dir.path().join("model");
         let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
         let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
-        let model = Model::new(&ModelSpec::new(&usual, 10, 4), 1).unwrap();
+        let spec = ModelSpec::new(&usual, 10, 4);
+        let model = Model::new(&spec, 1).unwrap();
         let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
         let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
         let opened = |config: &TrainConfig, variance: f32| {
             let mut values = values.clone();
-            let at = model.names().iter().position(|name| name.ends_with(NormLayer::VARIANCE));
+            let mut names = spec.shapes().into_iter().map(|(name, _)| name);
+            let at = names.position(|name| name.ends_with(NormLayer::VARIANCE));
             values[at.unwrap()][3] = variance;
-            save(&path, config, &model, &values).unwrap();
+            save(&path, config, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
             file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
         };

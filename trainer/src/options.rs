@@ -178,13 +178,13 @@ impl FromStr for WarmUp {
 /// Implements `Display` and `FromStr` by the names of variants.
 macro_rules! by_name {
     ($kind:ident, $what:literal, $($variant:ident = $name:literal),+) => {
-        impl fmt::Display for $kind {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(match self { $(Self::$variant => $name),+ })
             }
         }
 
-        impl FromStr for $kind {
+        impl std::str::FromStr for $kind {
             type Err = String;
 
             fn from_str(name: &str) -> Result<Self, String> {
@@ -200,56 +200,14 @@ macro_rules! by_name {
     };
 }
 
+pub(crate) use by_name;
+
+by_name!(ModelKind, "model", Sage = "sage", Gcn = "gcn", Gat = "gat");
+by_name!(Metric, "metric", Accuracy = "accuracy", F1Micro = "f1-micro", RocAuc = "roc-auc");
 by_name!(Aggregation, "aggregation", Mean = "mean", Max = "max", Sum = "sum");
 by_name!(Norm, "norm", None = "none", Batch = "batch", Layer = "layer");
 by_name!(Optimizer, "optimizer", Adam = "adam", AdamW = "adamw");
 by_name!(RateSchedule, "learning-rate schedule", Constant = "constant", Cosine = "cosine");
-
-impl fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Sage => "sage",
-            Self::Gcn => "gcn",
-            Self::Gat => "gat",
-        })
-    }
-}
-
-impl FromStr for ModelKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "sage" => Ok(Self::Sage),
-            "gcn" => Ok(Self::Gcn),
-            "gat" => Ok(Self::Gat),
-            _ => Err(format!("no model `{name}`; there are: sage, gcn, gat")),
-        }
-    }
-}
-
-impl fmt::Display for Metric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Accuracy => "accuracy",
-            Self::F1Micro => "f1-micro",
-            Self::RocAuc => "roc-auc",
-        })
-    }
-}
-
-impl FromStr for Metric {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "accuracy" => Ok(Self::Accuracy),
-            "f1-micro" => Ok(Self::F1Micro),
-            "roc-auc" => Ok(Self::RocAuc),
-            _ => Err(format!("no metric `{name}`; there are: accuracy, f1-micro, roc-auc")),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

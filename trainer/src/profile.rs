@@ -7,7 +7,7 @@ use candle_core::{Device, Tensor};
 use lodestore_graph::batch::Block;
 use lodestore_graph::rapa::DeviceProfile;
 
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 use crate::matrix::spmm::{OwnRows, Spmm};
 use crate::matrix::workspace::Workspace;
 use crate::random::CounterRandom;
@@ -31,10 +31,7 @@ pub fn profile_device(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<DeviceProfile, TrainError> {
     for (setting, found) in [("size", size as u64), ("runs", runs.into())] {
-        if found == 0 {
-            let (expected, found) = ("at least 1".to_owned(), found.to_string());
-            return Err(TrainError::Setting { setting, expected, found });
-        }
+        check(found > 0, setting, "at least 1", found)?;
     }
     let random = CounterRandom::new(size as u64, 0);
     let matrix: Vec<f32> = (0..(size * size) as u64).map(|at| random.unit(at)).collect();

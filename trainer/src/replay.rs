@@ -9,7 +9,7 @@ use std::{
 use lodestore_graph::splitmix64;
 use serde::Serialize;
 
-use crate::error::TrainError;
+use crate::error::{TrainError, check};
 
 /// The longest step that is taken for one.
 const MOST_SECONDS: f64 = 3600.0;
@@ -51,13 +51,10 @@ impl Replay {
     /// Fails unless there is one step for all, or one for each of `n_steps`.
     pub(crate) fn check(&self, n_steps: u32) -> Result<(), TrainError> {
         let Times::Steps(seconds) = &self.times else { return Ok(()) };
-        let found = seconds.len();
-        if found == 1 || found == n_steps as usize {
-            return Ok(());
-        }
-        let expected = format!("a recording of 1 step or of the {n_steps} of an epoch");
-        let found = format!("{found} steps");
-        Err(TrainError::Setting { setting: "replay", expected, found })
+        let (n, expected) =
+            (seconds.len(), format!("a recording of 1 step or of the {n_steps} of an epoch"));
+        let found = format_args!("{n} steps");
+        check(n == 1 || n == n_steps as usize, "replay", &expected, found)
     }
 
     /// Sleeps for what is left of the recorded time of `step` of `n_roots`, which began at `start`.

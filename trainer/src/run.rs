@@ -4,21 +4,20 @@ use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 
 use lodestore_graph::peak_rss_bytes;
 
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
 use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
-use crate::error::SavedModelError;
-use crate::error::TrainError;
+use crate::error::{SavedModelError, TrainError};
 use crate::evaluate::Evaluator;
 use crate::model_file;
-use crate::process_group::{Opening, ProcessGroup};
+use crate::process_group::ProcessGroup;
 use crate::record::Record;
-use crate::replica::{Replica, ReplicaState};
-use crate::report::Progress;
-use crate::report::TrainReport;
+use crate::replica::Replica;
+use crate::report::{EpochReport, Progress, TrainReport};
 use crate::setup::Setup;
-use crate::step::{HopTraffic, Place, RowsBySource, StepSeconds, WorkerStep, word_of};
+use crate::step::{HopTraffic, Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
 use crate::strategy::full::FullTeam;
 use crate::strategy::hop;
@@ -53,17 +52,14 @@ pub(crate) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// Returns a run that begins, or one that continues from its checkpoint, which the leader of
-    /// its processes has. None if the leader has ended it already.
-    pub(crate) fn new(
-        setup: &Setup<'a>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Self>, TrainError> {
+    /// its processes has.
+    pub(crate) fn new(setup: &Setup<'a>, group: &mut ProcessGroup<'_>) -> Result<Self, TrainError> {
         let config = setup.config;
         let replica = Replica::new(&setup.model, config, setup.n_steps())?;
         let is_local = config.strategy == Strategy::Sdt;
         let local = is_local.then(|| setup.local_models(replica.adam.state()));
         let n_replicas = match &local {
-            Some(local) => local.len(),
+            Some(local) => local.states.len() as u32,
             None => 1 + u32::from(config.full.staleness > 0),
         };
         let mut run = Self {
@@ -75,7 +71,7 @@ impl<'a> Run<'a> {
             best: BestModel::default(),
             record: Record::new(config),
             checkpoints: None,
-            has_test: setup.has_test(),
+            has_test: !setup.labels.test.is_empty(),
             row_bytes: setup.row_bytes as u64,
             resumed_at: None,
             is_interrupted: false,
@@ -101,27 +97,21 @@ impl<'a> Run<'a> {
             }
             run.checkpoints = Some(checkpoints);
         }
-        Ok(run.open(setup, group)?.then_some(run))
+        run.open(setup, group)?;
+        Ok(run)
     }
 
-    /// Agrees with the other processes on what is run, and from where on. False if the leader has
-    /// ended the run.
-    fn open(
-        &mut self,
-        setup: &Setup<'_>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
-        let (digest, lengths) = (setup.digest(), self.replica.adam.lengths());
-        let (version, filled) = (setup.pinned_version(), setup.filled());
-        let opening = Opening { digest, version, filled, lengths };
+    /// Agrees with the other processes on what is run, and from where on.
+    fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+        let opening = setup.opening();
         let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
-        let Some((filled, resumed)) = group.open(opening, resumed)? else { return Ok(false) };
+        let (filled, resumed) = group.open(self.replica.adam.lengths(), opening, resumed)?;
         self.record.filled = filled;
         if let Some((place, states)) = resumed.filter(|_| !group.leads()) {
             self.restore_replicas(states)?;
             (self.place, self.resumed_at) = (place, Some(place));
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Returns whether there is nothing left to train. This never happens within an epoch, though
@@ -139,17 +129,14 @@ impl<'a> Run<'a> {
     }
 
     /// Measures accuracy after `epoch`, the last that is over, together with the other processes,
-    /// of which the leader records it. The run is interrupted if the leader has ended it.
+    /// of which the leader records it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
         evaluator: &Evaluator<'_>,
         group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError> {
-        let Some(accuracy) = evaluator.accuracy(&self.replica.model, group)? else {
-            self.is_interrupted = true;
-            return Ok(());
-        };
+        let accuracy = evaluator.accuracy(&self.replica.model, group)?;
         if group.leads() {
             self.record.evaluated(accuracy);
             self.best.evaluated(epoch, accuracy, || self.replica.adam.values());
@@ -185,7 +172,7 @@ impl<'a> Run<'a> {
             // Not saved: a run of more epochs does not have it.
             self.evaluate(epoch, evaluator, group)?;
         }
-        if let Some(epoch) = self.record.epochs().last() {
+        if let Some(epoch) = self.record.measured.epochs.last() {
             self.is_interrupted |= progress(&Progress::Epoch(epoch)).is_break();
         }
         Ok(())
@@ -199,21 +186,14 @@ impl<'a> Run<'a> {
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_steps());
+        let (epoch, total) = (self.place.epoch, team.n_steps);
         if self.config.hop.merge != Merge::None {
-            let n_merges = hop::n_merges(self.record.epochs(), self.config.workers);
-            let Some(n_merges) = group.number_of_leader(n_merges)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
-            team.set_merges(n_merges);
+            let n_merges = hop::n_merges(&self.record.measured.epochs, self.config.workers);
+            team.n_merges = group.of_leader(&n_merges)?;
         }
         while self.place.step < total {
             let (step, began) = (self.place.step, Instant::now());
-            let Some(mut outcome) = team.step(self.place, &self.replica, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let mut outcome = team.step(self.place, &self.replica, group)?;
             let loss = outcome.loss;
             outcome.check_finite(self.place)?;
             let update = Instant::now();
@@ -227,7 +207,7 @@ impl<'a> Run<'a> {
             // Before the checkpoint: a run that is killed in between makes the step again.
             let flow = progress(&Progress::Step { epoch, done, total, loss, workers });
             self.is_interrupted = flow.is_break();
-            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps());
+            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps);
             if self.is_interrupted || self.checkpoints.as_ref().is_some_and(is_due) {
                 self.save()?;
             }
@@ -236,7 +216,8 @@ impl<'a> Run<'a> {
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, team.stats(epoch));
+        let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
+        self.record.end_epoch(report, team.stats(epoch));
         Ok(())
     }
 
@@ -247,7 +228,6 @@ impl<'a> Run<'a> {
         stats: &[MemberStats],
         [step_seconds, update]: [f64; 2],
     ) -> Vec<WorkerStep> {
-        let Place { epoch, step } = self.place;
         let n_lines = team.outcomes.len().max(1) as u64;
         let gradient_bytes = team.gradient_bytes(self.config.workers);
         let share = |of: u64, line| of / n_lines + if line == 0 { of % n_lines } else { 0 };
@@ -257,22 +237,11 @@ impl<'a> Run<'a> {
                 model_bytes: share(team.model_bytes, line),
                 gradient_bytes: share(gradient_bytes, line),
             });
-            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             WorkerStep {
-                epoch,
-                step,
-                worker: *worker,
-                loss: outcome.loss,
-                roots: outcome.n_roots,
-                nodes: outcome.n_nodes,
-                batch: word_of(outcome.met),
                 seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
-                rows,
-                bytes,
                 late_swaps: stats[*worker as usize].steady.late,
                 hop,
-                sdt: None,
-                full: None,
+                ..outcome.worker_step(self.place, *worker, self.row_bytes)
             }
         };
         team.outcomes.iter().enumerate().map(of_worker).collect()
@@ -288,14 +257,14 @@ impl<'a> Run<'a> {
             none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
-        self.save_error = model_file::save(path, self.config, &setup.model, values).err();
+        self.save_error = model_file::save(path, self.config, &setup.spec(), values).err();
     }
 
     /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.
     pub(crate) fn save(&mut self) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         let replicas = match &mut self.local {
-            Some(local) => local.take(),
+            Some(local) => take(&mut local.states),
             None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         };
         let checkpoint = Checkpoint {
@@ -307,7 +276,7 @@ impl<'a> Run<'a> {
         };
         let saved = checkpoints.save(&checkpoint);
         if let Some(local) = &mut self.local {
-            local.put(checkpoint.replicas);
+            local.states = checkpoint.replicas;
         }
         saved
     }
@@ -323,14 +292,14 @@ impl<'a> Run<'a> {
     /// Returns the state of each replica.
     fn states(&self) -> Vec<ReplicaState> {
         match &self.local {
-            Some(local) => local.states(),
+            Some(local) => local.states.clone(),
             None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
         }
     }
 
     fn restore_replicas(&mut self, states: Vec<ReplicaState>) -> Result<(), TrainError> {
         if let Some(local) = &mut self.local {
-            local.put(states);
+            local.states = states;
             return self.replica.set_values(local.average_here()?);
         }
         let mut states = states.into_iter();
@@ -347,33 +316,28 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// Starts the workers of this process from where the run is. None if the leader has ended the
-    /// run.
+    /// Starts the workers of this process from where the run is.
     pub(crate) fn teams<'scope, 'env>(
         &mut self,
         setup: &'scope Setup<'_>,
         scope: &'scope Scope<'scope, 'env>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Teams<'scope>>, TrainError> {
+    ) -> Result<Teams<'scope>, TrainError> {
         if setup.config.strategy == Strategy::Sdt {
-            let Some((team, plans)) = setup.partition_team(scope, self.place, group)? else {
-                return Ok(None);
-            };
-            let goes_on = self.begin_partitions(&plans, group)?;
-            return Ok(goes_on.then_some(Teams::Partitions(team)));
+            let (team, plans) = setup.partition_team(scope, self.place, group)?;
+            self.begin_partitions(&plans, group)?;
+            return Ok(Teams::Partitions(team));
         }
         if setup.config.strategy == Strategy::Full {
             let mut team = Box::new(FullTeam::new(setup, group)?);
-            let goes_on = self.recall_rows(&mut team, group)?;
-            return Ok(goes_on.then_some(Teams::Full(team)));
+            self.recall_rows(&mut team, group)?;
+            return Ok(Teams::Full(team));
         }
         let setups = setup.set_up_workers(scope, self.place)?;
         let size = [setup.config.workers, setup.n_steps()];
         let mut team = Team::start(scope, setups, group.n_local(), size)?;
-        if let Some(iterations) = setup.iterations() {
-            team.step_through_iterations(iterations);
-        }
-        Ok(Some(Teams::Steps(team)))
+        team.iterations = setup.iterations();
+        Ok(Teams::Steps(team))
     }
 
     /// Returns the report of the whole run; `stats` are each worker's figures since this process

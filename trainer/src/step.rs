@@ -1,6 +1,6 @@
 //! Places of steps in a run, times of one step of one worker, and the sources of its rows.
 
-use std::ops::AddAssign;
+use std::{fmt, ops::AddAssign};
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::BatchReadiness;
@@ -64,7 +64,7 @@ pub struct FullTraffic {
 }
 
 /// Bytes moved to load a partition; zero where it was in memory.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct SdtTraffic {
     /// Rows of its halo.
     pub halo_rows: u64,
@@ -131,6 +131,12 @@ pub struct RowsBySource {
     pub remote: u64,
     /// These travelled with them, beside what the batch asked for.
     pub ahead: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, step {}", self.epoch, self.step)
+    }
 }
 
 impl Place {

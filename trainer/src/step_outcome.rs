@@ -6,7 +6,7 @@ use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::TrainError;
-use crate::step::{Place, StepSeconds};
+use crate::step::{Place, RowsBySource, StepSeconds, WorkerStep, word_of};
 
 /// Elements that are checked together.
 const ELEMENTS_PER_CHECK: usize = 1 << 12;
@@ -100,6 +100,27 @@ impl StepOutcome {
         (self.met, self.prefetch) = (next.met, next.prefetch);
     }
 
+    /// Returns what `worker` did in the step at `place`, with rows of `row_bytes`.
+    pub(crate) fn worker_step(&self, place: Place, worker: u32, row_bytes: u64) -> WorkerStep {
+        let (rows, bytes) = RowsBySource::of(&self.load, row_bytes);
+        WorkerStep {
+            epoch: place.epoch,
+            step: place.step,
+            worker,
+            loss: self.loss,
+            roots: self.n_roots,
+            nodes: self.n_nodes,
+            batch: word_of(self.met),
+            seconds: self.seconds,
+            rows,
+            bytes,
+            late_swaps: 0,
+            hop: None,
+            sdt: None,
+            full: None,
+        }
+    }
+
     /// Returns its gradient as it takes part in a step.
     pub(crate) fn take_gradient(&mut self, worker: u32) -> GradientTerm {
         let mut lists = std::mem::take(&mut self.gradients).into_iter();
@@ -126,14 +147,14 @@ impl TeamStep {
     }
 
     /// Fails where an element of a gradient is not finite, in the step at `place`.
-    pub(crate) fn check_finite(&self, Place { epoch, step }: Place) -> Result<(), TrainError> {
+    pub(crate) fn check_finite(&self, place: Place) -> Result<(), TrainError> {
         let loss = self.loss;
         // A piece at a time without branches, which is faster than an element.
         let is_finite = |piece: &&[f32]| piece.iter().fold(true, |all, it| all & it.is_finite());
         let pieces = self.gradients.iter().flat_map(|list| list.chunks(ELEMENTS_PER_CHECK));
         let mut wrong = pieces.filter(|piece| !is_finite(piece)).flatten().copied();
         let found = wrong.find(|value| !value.is_finite());
-        found.map_or(Ok(()), |found| Err(TrainError::Gradient { epoch, step, found, loss }))
+        found.map_or(Ok(()), |found| Err(TrainError::Gradient { place, found, loss }))
     }
 
     /// Returns the bytes of gradients that `n_workers` workers send, each as a process of its own.

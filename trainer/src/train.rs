@@ -54,17 +54,16 @@ pub fn train_together(
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<Option<TrainReport>, TrainError> {
     let mut group = ProcessGroup::new(collective);
-    let trained = run_all(config, graph, sources, &mut group, progress);
-    match trained {
-        Ok(report) => {
-            let sent_bytes = group.end()?;
-            Ok(report.filter(|_| group.leads()).map(|report| TrainReport { sent_bytes, ..report }))
-        }
+    let report = match run_all(config, graph, sources, &mut group, progress) {
+        Ok(report) => Some(report),
+        Err(TrainError::Ended) => None,
         Err(error) => {
             group.fail(&error);
-            Err(error)
+            return Err(error);
         }
-    }
+    };
+    let sent_bytes = group.end()?;
+    Ok(report.filter(|_| group.leads()).map(|report| TrainReport { sent_bytes, ..report }))
 }
 
 fn run_all(
@@ -73,7 +72,7 @@ fn run_all(
     sources: &[WorkerSources],
     group: &mut ProcessGroup<'_>,
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
-) -> Result<Option<TrainReport>, TrainError> {
+) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
     let workers = group.local_workers(config.workers).collect();
     let mut setup = Setup::new(config, *graph, sources, workers, None)?;
@@ -81,32 +80,29 @@ fn run_all(
     if group.leads() {
         setup.warn_of_idle_workers();
     }
-    let Some(mut run) = Run::new(&setup, group)? else { return Ok(None) };
+    let mut run = Run::new(&setup, group)?;
     if run.is_over() {
         if run.lacks_last_evaluation() {
             run.evaluate(config.epochs - 1, &setup.evaluator()?, group)?;
         }
         run.save_model(&setup, group);
-        return Ok(Some(run.report(&setup, &[])));
+        return Ok(run.report(&setup, &[]));
     }
     if setup.prepare(group, progress)?.is_break() {
         run.is_interrupted = true;
-        return Ok(Some(run.report(&setup, &[])));
+        return Ok(run.report(&setup, &[]));
     }
     let evaluator = setup.evaluator()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let progress = if group.leads() { progress } else { no_progress };
     scope(|scope| {
-        let Some(mut teams) = run.teams(&setup, scope, group)? else {
-            run.is_interrupted = true;
-            return Ok(Some(run.report(&setup, &[])));
-        };
+        let mut teams = run.teams(&setup, scope, group)?;
         run.record.setup_seconds = start.elapsed().as_secs_f64();
         while !run.is_over() && !run.is_interrupted {
             run.finish_epoch(&mut teams, group, &evaluator, progress)?;
         }
         run.save_model(&setup, group);
         let stats = teams.stats(config.epochs).to_vec();
-        Ok(Some(run.report(&setup, &stats)))
+        Ok(run.report(&setup, &stats))
     })
 }

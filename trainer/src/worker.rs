@@ -1,12 +1,6 @@
 //! One worker: batches in, gradients out.
 
-use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender},
-    },
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use candle_core::Var;
 use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
@@ -19,6 +13,7 @@ use crate::error::TrainError;
 use crate::features::FeatureRows;
 use crate::labels::Labels;
 use crate::loss::{Loss, worst_row};
+use crate::matrix::first_not_finite;
 use crate::matrix::sparse::SparseRows;
 use crate::matrix::workspace::Workspace;
 use crate::model::{Hops, Model};
@@ -93,22 +88,8 @@ pub(crate) struct StepOrder {
 }
 
 impl Worker<'_> {
-    /// Trains on one batch per order until the orders end or a batch fails.
-    pub(crate) fn run(
-        mut self,
-        orders: &Receiver<StepOrder>,
-        outcomes: &SyncSender<Result<StepOutcome, TrainError>>,
-    ) {
-        while let Ok(order) = orders.recv() {
-            let outcome = self.step(&order);
-            let failed = outcome.is_err();
-            if outcomes.send(outcome).is_err() || failed {
-                return;
-            }
-        }
-    }
-
-    fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
+    /// Trains on the batch of an order.
+    pub(crate) fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
         let seed = self.plan.seed_of(self.worker, order.epoch, order.batch);
         let form = self.replay.is_none().then_some(&self.learner.features);
         let (batch, rows, mut outcome) = self.batches.next(order, seed, form)?;
@@ -162,7 +143,7 @@ impl Learner<'_> {
         let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
         let hops = Hops { blocks: &blocks, nodes: &batch.nodes, degree };
 
-        let (width, mut of_bytes) = (self.features.width(), None);
+        let (width, mut of_bytes) = (self.features.width, None);
         let features = match &rows {
             StepRows::Sparse(rows) => Input::Sparse(rows),
             StepRows::Bytes(rows) => match of_bytes.insert(self.features.sparse(rows.as_ref())) {
@@ -174,8 +155,8 @@ impl Learner<'_> {
         let loss = Loss::new(pass.logits(), targets)?;
         if !loss.mean.is_finite() {
             self.check_features(place, &batch.nodes, &rows)?;
-            let (node, Place { epoch, step }) = (batch.nodes[worst_row(pass.logits())], place);
-            return Err(TrainError::Diverged { node, epoch, step, loss: loss.mean });
+            let node = batch.nodes[worst_row(pass.logits())];
+            return Err(TrainError::Diverged { node, place, loss: loss.mean });
         }
         drop((rows, of_bytes));
         outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
@@ -186,21 +167,17 @@ impl Learner<'_> {
     /// Fails for features that are no numbers, of `nodes` in their order.
     fn check_features(
         &mut self,
-        Place { epoch, step }: Place,
+        place: Place,
         nodes: &[NodeId],
         rows: &StepRows<impl AsRef<[u8]>>,
     ) -> Result<(), TrainError> {
-        let width = self.features.width();
+        let width = self.features.width;
         let found = match rows {
             StepRows::Sparse(rows) => rows.first_not_finite(),
-            StepRows::Bytes(rows) => {
-                let values = self.features.view(rows.as_ref());
-                let at = values.iter().position(|value| !value.is_finite());
-                at.map(|at| (at / width, at % width, values[at]))
-            }
+            StepRows::Bytes(rows) => first_not_finite(self.features.view(rows.as_ref()), width),
         };
         let Some((row, column, found)) = found else { return Ok(()) };
-        Err(TrainError::Feature { node: nodes[row], column, found, epoch, step })
+        Err(TrainError::Feature { node: nodes[row], column, found, place })
     }
 }
 
@@ -258,7 +235,7 @@ impl Batches<'_> {
     fn stats(&self) -> PrefetchStats {
         match self {
             Self::Window(prefetcher) => prefetcher.stats(),
-            Self::Micrographs(micrographs) => micrographs.stats(),
+            Self::Micrographs(micrographs) => micrographs.stats,
         }
     }
 }

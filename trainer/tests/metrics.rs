@@ -10,6 +10,7 @@ use lodestore_client::source::memory::MemorySource;
 use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
+use lodestore_trainer::step::Place;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};
 use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
 
@@ -124,7 +125,7 @@ fn labels_and_features_that_cannot_be_used_are_named() {
     let steep = settings(Metric::Accuracy, dir.path());
     let steep = TrainConfig { learning_rate: 1e30, ..steep };
     let diverged = run(&graph, &steep).unwrap_err();
-    let TrainError::Diverged { node, epoch: 0, step: 1, .. } = diverged else {
+    let TrainError::Diverged { node, place: Place { epoch: 0, step: 1 }, .. } = diverged else {
         panic!("{diverged}")
     };
     assert_eq!(split[node.index()], 0, "a root");

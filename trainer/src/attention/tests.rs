@@ -50,41 +50,40 @@ fn naive(block: &Block, z: &[f64], of_source: &[f64], of_destination: &[f64]) ->
 
 /// The layer's sums, and the gradients of all three inputs given that of the sums.
 struct Attention {
-    scores: HeadScores,
+    heads: usize,
     entries: Arc<Entries>,
     n_dst: usize,
 }
 
 impl Attention {
     fn new(block: &Arc<Block>, heads: usize) -> Self {
-        let (scores, entries) = (HeadScores { heads }, Entries::of(block));
-        Self { scores, entries, n_dst: block.n_dst as usize }
+        Self { heads, entries: Entries::of(block), n_dst: block.n_dst as usize }
     }
 
     /// Returns the shares of sources and destinations, the coefficients and the sums.
     fn forward(&self, [z, of_source, of_destination]: [&[f32]; 3]) -> [Vec<f32>; 4] {
-        let (heads, width) = (self.scores.heads, of_source.len());
-        let of_src = self.scores.scores(z, of_source);
-        let of_dst = self.scores.scores(&z[..self.n_dst * width], of_destination);
-        let softmax = AttentionSoftmax(Arc::clone(&self.entries));
-        let coefficients = softmax.coefficients(&of_src, &of_dst, heads);
-        let sums = WeightedSum(Arc::clone(&self.entries));
-        let sums = sums.sums(&coefficients, z, heads, width);
+        let (heads, width) = (self.heads, of_source.len());
+        let of_src = head_scores(z, of_source, heads);
+        let of_dst = head_scores(&z[..self.n_dst * width], of_destination, heads);
+        let coefficients = self.entries.coefficients(&of_src, &of_dst, heads);
+        let sums = self.entries.weighted_sums(&coefficients, z, [heads, width]);
         [of_src, of_dst, coefficients, sums]
     }
 
     fn backward(&self, inputs: [&[f32]; 3], grad: &[f32]) -> [Vec<f32>; 3] {
         let [z, of_source, of_destination] = inputs;
-        let (heads, width) = (self.scores.heads, of_source.len());
+        let (heads, width) = (self.heads, of_source.len());
         let [of_src, of_dst, coefficients, _] = self.forward(inputs);
-        let sums = WeightedSum(Arc::clone(&self.entries));
-        let (weight_grad, mut z_grad) = sums.gradients(&coefficients, z, grad, [heads, width]);
-        let softmax = AttentionSoftmax(Arc::clone(&self.entries));
+        let entries = &self.entries;
+        let (weight_grad, mut z_grad) =
+            entries.weighted_sum_gradients(&coefficients, z, grad, [heads, width]);
+        let shares = [&of_src[..], &of_dst[..]];
         let (src_grad, dst_grad) =
-            softmax.gradients([&of_src, &of_dst], &coefficients, &weight_grad, heads);
-        let (of_src, source_grad) = self.scores.gradients(z, of_source, &src_grad);
+            entries.coefficient_gradients(shares, &coefficients, &weight_grad, heads);
+        let (of_src, source_grad) = head_score_gradients(z, of_source, &src_grad, heads);
         let of_dst = &z[..self.n_dst * width];
-        let (of_dst, destination_grad) = self.scores.gradients(of_dst, of_destination, &dst_grad);
+        let (of_dst, destination_grad) =
+            head_score_gradients(of_dst, of_destination, &dst_grad, heads);
         z_grad.iter_mut().zip(of_src).for_each(|(sum, part)| *sum += part);
         z_grad.iter_mut().zip(of_dst).for_each(|(sum, part)| *sum += part);
         [z_grad, source_grad, destination_grad]
@@ -120,8 +119,8 @@ fn coefficients_sum_to_1_and_an_edge_to_itself_weighs_nothing() {
         let scores = |n, stream| -> Vec<f32> {
             values(n * HEADS, stream).into_iter().map(|s| scale * s).collect()
         };
-        let softmax = AttentionSoftmax(Entries::of(&block()));
-        let coefficients = wide(&softmax.coefficients(&scores(5, 3), &scores(3, 4), HEADS));
+        let entries = Entries::of(&block());
+        let coefficients = wide(&entries.coefficients(&scores(5, 3), &scores(3, 4), HEADS));
         for dst in 0..3 {
             for head in 0..HEADS {
                 let entries = Entries::of(&block()).of_destination(dst);

@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Checkpoint, CheckpointError, Identity, format,
-    header::{HEADER_BYTES, Header},
-};
+use super::format::{self, HEADER_BYTES, Header};
+use super::{Checkpoint, CheckpointError, Identity};
 
 /// A folder that no other run uses while this lives.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Folder {
         // contradicts.
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
-        let place = identity.check_place(header.place, header.n_losses);
+        let place = identity.check_place(header.place(), header.n_losses);
         let is_other =
             header.n_elements != identity.n_elements() || header.n_replicas != identity.n_replicas;
         if is_other || place.is_err() {

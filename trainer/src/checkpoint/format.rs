@@ -27,11 +27,119 @@
 //! All numbers are little-endian. P and R are checked against the run's, every length against the
 //! file's, before memory is taken for it.
 
-use super::header::{DIGEST_BYTES, HAS_BEST, HAS_TEST, HAS_VALIDATION, HEADER_BYTES, Header};
+use bytemuck::{Pod, Zeroable, bytes_of, cast_slice, pod_collect_to_vec, pod_read_unaligned};
+
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::metric::Accuracy;
-use crate::replica::ReplicaState;
+
+const MAGIC: [u8; 8] = *b"LODECKPT";
+const VERSION: u32 = 2;
+pub(super) const HEADER_BYTES: usize = size_of::<Header>();
+const DIGEST_BYTES: usize = 32;
+const _: () = assert!(HEADER_BYTES == 96);
+
+const MAX_SETTINGS_BYTES: u64 = 1 << 16;
+const MAX_MEASURED_BYTES: u64 = 1 << 28;
+/// The report of one takes about a kilobyte.
+const MAX_EPOCH_BYTES: u64 = 1 << 12;
+
+const HAS_BEST: u32 = 1;
+const HAS_VALIDATION: u32 = 2;
+const HAS_TEST: u32 = 4;
+
+/// The first bytes of a checkpoint, as the table has them. Lengths are in their bounds; nothing
+/// else has been checked. Machines are little-endian: see `graph/src/map.rs`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Header {
+    magic: [u8; 8],
+    version: u32,
+    pub(super) n_replicas: u32,
+    graph_uuid: [u8; 16],
+    epoch: u32,
+    step: u32,
+    pub(super) settings_bytes: u32,
+    measured_bytes: u32,
+    pub(super) n_elements: u64,
+    pub(super) n_losses: u64,
+    best_epoch: u32,
+    evaluated: u32,
+    flags: u32,
+    zero: u32,
+    accuracies: [f64; 2],
+}
+
+impl Header {
+    /// Reads the header at the front of `bytes`.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, CheckpointFault> {
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
+            let (found_bytes, expected_bytes) = (bytes.len() as u64, HEADER_BYTES as u64);
+            return Err(CheckpointFault::Length { found_bytes, expected_bytes });
+        };
+        let header: Self = pod_read_unaligned(bytes);
+        if header.magic != MAGIC {
+            return Err(CheckpointFault::Magic { found: header.magic });
+        }
+        let (found, known) = (header.version, VERSION);
+        if found != known {
+            return Err(CheckpointFault::Version { found, known });
+        }
+        for (what, most, found) in [
+            ("bytes of settings", MAX_SETTINGS_BYTES, header.settings_bytes.into()),
+            ("bytes of measurements", header.max_measured_bytes(), header.measured_bytes.into()),
+        ] {
+            if found > most {
+                return Err(CheckpointFault::TooLarge { what, most, found });
+            }
+        }
+        Ok(header)
+    }
+
+    /// Returns the limit of the bytes of measurements, for the epochs that are over and the present
+    /// one.
+    fn max_measured_bytes(&self) -> u64 {
+        MAX_MEASURED_BYTES.min(MAX_EPOCH_BYTES * (u64::from(self.epoch) + 1))
+    }
+
+    /// Fails unless a file of this many bytes holds the promises of the header, and no more.
+    pub(super) fn check_length(&self, found_bytes: u64) -> Result<(), CheckpointFault> {
+        let n_replicas = u64::from(self.n_replicas);
+        let n_lists = 3 * n_replicas + u64::from(self.has(HAS_BEST));
+        let elements = self.n_elements.saturating_mul(4 * n_lists);
+        let others = (HEADER_BYTES + DIGEST_BYTES) as u64
+            + u64::from(self.settings_bytes)
+            + u64::from(self.measured_bytes)
+            + 4 * n_replicas;
+        let losses = self.n_losses.saturating_mul(8);
+        let expected_bytes = elements.saturating_add(losses).saturating_add(others);
+        if found_bytes == expected_bytes {
+            return Ok(());
+        }
+        Err(CheckpointFault::Length { found_bytes, expected_bytes })
+    }
+
+    /// Returns the place of the next step.
+    pub(super) fn place(&self) -> Place {
+        Place { epoch: self.epoch, step: self.step }
+    }
+
+    /// Returns whether a flag is set.
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Returns the best parameters with the header's figures of them.
+    fn best(&self, parameters: Vec<Vec<f32>>) -> BestModel {
+        let [validation, test] = self.accuracies;
+        let accuracy = Accuracy {
+            validation: self.has(HAS_VALIDATION).then_some(validation),
+            test: self.has(HAS_TEST).then_some(test),
+        };
+        BestModel { epoch: self.best_epoch, accuracy, parameters, evaluated: self.evaluated }
+    }
+}
 
 /// Returns the bytes of `checkpoint`.
 pub(super) fn encode(
@@ -48,9 +156,12 @@ pub(super) fn encode(
     let Accuracy { validation, test } = best.accuracy;
     let flag = |is_set, flag| if is_set { flag } else { 0 };
     let header = Header {
+        magic: MAGIC,
+        version: VERSION,
         n_replicas: replicas.len() as u32,
         graph_uuid: identity.graph_uuid,
-        place: *place,
+        epoch: place.epoch,
+        step: place.step,
         settings_bytes: settings.len() as u32,
         measured_bytes: u32::try_from(measured.len()).unwrap_or(u32::MAX),
         n_elements: identity.n_elements(),
@@ -60,17 +171,18 @@ pub(super) fn encode(
         flags: flag(!best.parameters.is_empty(), HAS_BEST)
             | flag(validation.is_some(), HAS_VALIDATION)
             | flag(test.is_some(), HAS_TEST),
+        zero: 0,
         accuracies: [validation.unwrap_or_default(), test.unwrap_or_default()],
     };
-    let mut bytes = header.encode();
+    let mut bytes = bytes_of(&header).to_vec();
     bytes.extend_from_slice(settings.as_bytes());
     bytes.extend_from_slice(&measured);
     bytes.extend(replicas.iter().flat_map(|replica| replica.n_steps.to_le_bytes()));
     let lists = replicas.iter().flat_map(|of| [&of.values, &of.means, &of.variances]);
-    for values in lists.chain([&best.parameters]).flatten().flatten() {
-        bytes.extend_from_slice(&values.to_le_bytes());
+    for values in lists.chain([&best.parameters]).flatten() {
+        bytes.extend_from_slice(cast_slice(values));
     }
-    bytes.extend(step_losses.iter().flat_map(|loss| loss.to_le_bytes()));
+    bytes.extend_from_slice(cast_slice(step_losses));
     bytes.extend_from_slice(blake3::hash(&bytes).as_bytes());
     Ok(bytes)
 }
@@ -91,23 +203,22 @@ pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, Ch
     let measured: Measured = measured.map_err(|error| CheckpointFault::Contradiction {
         what: format!("measurements: {error}"),
     })?;
-    let n_steps = take(&mut rest, 4 * header.n_replicas as usize).as_chunks().0;
+    let n_steps: Vec<u32> = pod_collect_to_vec(take(&mut rest, 4 * header.n_replicas as usize));
     let mut lists = || -> Vec<Vec<f32>> {
-        identity.lengths.iter().map(|n| floats(take(&mut rest, 4 * n))).collect()
+        identity.lengths.iter().map(|n| pod_collect_to_vec(take(&mut rest, 4 * n))).collect()
     };
-    let replica = |n_steps: &[u8; 4]| {
+    let replica = |n_steps| {
         let [values, means, variances] = [lists(), lists(), lists()];
-        ReplicaState { n_steps: u32::from_le_bytes(*n_steps), values, means, variances }
+        ReplicaState { n_steps, values, means, variances }
     };
-    let replicas = n_steps.iter().map(replica).collect();
+    let replicas = n_steps.into_iter().map(replica).collect();
     let parameters = if header.has(HAS_BEST) { lists() } else { Vec::new() };
-    let losses = rest.as_chunks::<8>().0.iter().map(|loss| f64::from_le_bytes(*loss));
     let checkpoint = Checkpoint {
-        place: header.place,
+        place: header.place(),
         replicas,
         best: header.best(parameters),
         measured,
-        step_losses: losses.collect(),
+        step_losses: pod_collect_to_vec(rest),
     };
     checkpoint.check(identity.updates_each_step)?;
     Ok(checkpoint)
@@ -172,10 +283,6 @@ fn take<'a>(rest: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (taken, left) = rest.split_at(n);
     *rest = left;
     taken
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -9,16 +9,15 @@
 pub(crate) mod error;
 mod folder;
 mod format;
-mod header;
 mod settings;
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::report::EpochReport;
 
 pub use crate::step::Place;
@@ -79,9 +78,7 @@ impl Identity {
         let (epochs, n_steps) = (self.epochs, self.n_steps);
         let expected = u64::from(epoch) * u64::from(n_steps) + u64::from(step);
         if step > n_steps || n_losses != expected {
-            let what = format!(
-                "{n_losses} losses in epoch {epoch}, step {step}, with {n_steps} steps an epoch"
-            );
+            let what = format!("{n_losses} losses in {place}, with {n_steps} steps an epoch");
             return Err(CheckpointFault::Contradiction { what });
         }
         // A damaged place has other losses: this one can be believed before the digest is known.

@@ -4,6 +4,8 @@ use std::{io, time::Duration};
 
 use thiserror::Error;
 
+use super::tag::{HEADER_BYTES, header, parts_of};
+
 /// Reason for a failed collective. The run is over.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -61,35 +63,44 @@ pub enum CollectiveError {
     },
 }
 
-/// Bytes of a fault as it travels.
-pub(super) const FAULT_BYTES: usize = 12;
 /// The tag of a fault, which no message has.
 pub(super) const FAULT: u32 = u32::MAX;
 /// The tag of a notice, which no message has.
 pub(super) const WAITING: u32 = u32::MAX - 1;
 
 impl CollectiveError {
+    /// Returns the error of a message from `rank` that is not the expected one.
+    pub(crate) fn out_of_step(
+        rank: u32,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::OutOfStep { rank, expected: expected.into(), found: found.into() }
+    }
+
+    /// Fails unless `bytes` from `rank` are `n_bytes`.
+    pub(crate) fn expect_bytes(rank: u32, bytes: &[u8], n_bytes: usize) -> Result<(), Self> {
+        if bytes.len() == n_bytes {
+            return Ok(());
+        }
+        Err(Self::out_of_step(rank, format!("{n_bytes} bytes"), format!("{} bytes", bytes.len())))
+    }
+
     /// Returns the fault of another rank as it is passed on, so that all ranks name the same one.
     /// It has the rank, and the milliseconds it has been silent: 0 if it is gone.
-    pub(super) fn to_fault(&self) -> Option<[u8; FAULT_BYTES]> {
-        let (rank, millis) = match *self {
-            Self::Gone { rank } => (rank, 0),
-            Self::Silent { rank, waited } => (rank, waited.as_millis().max(1) as u64),
-            _ => return None,
-        };
-        let mut bytes = [0; FAULT_BYTES];
-        bytes[..4].copy_from_slice(&rank.to_le_bytes());
-        bytes[4..].copy_from_slice(&millis.to_le_bytes());
-        Some(bytes)
+    pub(super) fn to_fault(&self) -> Option<[u8; HEADER_BYTES]> {
+        match *self {
+            Self::Gone { rank } => Some(header(rank, 0)),
+            Self::Silent { rank, waited } => Some(header(rank, waited.as_millis().max(1) as u64)),
+            _ => None,
+        }
     }
 
     /// Returns the fault that these bytes pass on.
-    pub(super) fn from_fault(bytes: [u8; FAULT_BYTES]) -> Self {
-        let [a, b, c, d, millis @ ..] = bytes;
-        let rank = u32::from_le_bytes([a, b, c, d]);
-        match u64::from_le_bytes(millis) {
-            0 => Self::Gone { rank },
-            millis => Self::Silent { rank, waited: Duration::from_millis(millis) },
+    pub(super) fn from_fault(bytes: [u8; HEADER_BYTES]) -> Self {
+        match parts_of(bytes) {
+            (rank, 0) => Self::Gone { rank },
+            (rank, millis) => Self::Silent { rank, waited: Duration::from_millis(millis) },
         }
     }
 }

@@ -15,6 +15,7 @@ mod threads;
 
 use std::mem::take;
 
+use bytemuck::{Pod, Zeroable};
 use serde::Serialize;
 
 pub use error::CollectiveError;
@@ -29,7 +30,8 @@ pub use threads::ThreadCollective;
 pub const MAX_MESSAGE_BYTES: u64 = i32::MAX as u64;
 
 /// The bytes that ranks have sent to others, without headers, by what they carried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Serialize, Zeroable)]
+#[repr(C)]
 pub struct Traffic {
     /// Rows of features.
     pub rows: u64,
@@ -52,15 +54,6 @@ pub struct Term {
     pub values: Vec<f32>,
 }
 
-/// Operation that joins the figures of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// By addition, modulo 2⁶⁴.
-    Sum,
-    /// By the largest.
-    Max,
-}
-
 /// The ranks of a run, as one of them sees them. Rank 0 leads.
 ///
 /// A rank that dies or stays silent ends every call of the others with an error, at the latest when
@@ -72,8 +65,11 @@ pub trait Collective {
     /// Returns the number of ranks, at least 1.
     fn n_ranks(&self) -> u32;
 
-    /// Returns the number of ranks on this machine, which share its cores.
-    fn n_local(&self) -> u32;
+    /// Returns the number of ranks on this machine, which share its cores. All are, unless an engine
+    /// says otherwise.
+    fn n_local(&self) -> u32 {
+        self.n_ranks()
+    }
 
     /// Returns the bytes sent so far.
     fn traffic(&mut self) -> &mut Traffic;
@@ -161,12 +157,9 @@ pub trait Collective {
         receive_with(self, Tag::new(Operation::PointToPoint, payload), from, bytes)
     }
 
-    /// Replaces each of `values` by the reduction of its value in all ranks, which have as many.
-    fn all_reduce(
-        &mut self,
-        reduction: Reduction,
-        values: &mut [u64],
-    ) -> Result<(), CollectiveError> {
+    /// Replaces each of `values` by the sum of its values in all ranks, modulo 2⁶⁴. All have as
+    /// many.
+    fn all_reduce(&mut self, values: &mut [u64]) -> Result<(), CollectiveError> {
         let (mut all, n_bytes) = (Vec::new(), size_of_val(values));
         let mine: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let outgoing = vec![&mine[..]; self.n_ranks() as usize];
@@ -174,13 +167,10 @@ pub trait Collective {
         exchange(self, tag, 1, &outgoing, &mut all)?;
         let own = self.rank();
         for (rank, bytes) in (0..).zip(&all).filter(|&(rank, _)| rank != own) {
-            expect_bytes(rank, bytes, n_bytes).map_err(|error| self.raise(error))?;
+            let expected = CollectiveError::expect_bytes(rank, bytes, n_bytes);
+            expected.map_err(|error| self.raise(error))?;
             for (value, other) in values.iter_mut().zip(bytes.as_chunks().0) {
-                let other = u64::from_le_bytes(*other);
-                *value = match reduction {
-                    Reduction::Sum => value.wrapping_add(other),
-                    Reduction::Max => other.max(*value),
-                };
+                *value = value.wrapping_add(u64::from_le_bytes(*other));
             }
         }
         Ok(())
@@ -234,7 +224,8 @@ pub trait Collective {
         exchange(self, tag, 1, &vec![bytemuck::cast_slice(&sum); n_ranks], &mut all)?;
         let mut sums = Vec::with_capacity(len);
         for (rank, bytes) in all.iter().enumerate() {
-            let expected = expect_bytes(rank as u32, bytes, 4 * share(rank).len());
+            let n_bytes = 4 * share(rank).len();
+            let expected = CollectiveError::expect_bytes(rank as u32, bytes, n_bytes);
             expected.map_err(|error| self.raise(error))?;
             sums.extend(floats(bytes));
         }
@@ -283,8 +274,8 @@ fn exchange<C: Collective + ?Sized>(
     for (rank, bytes) in receives {
         if !bytes.len().is_multiple_of(row_bytes) {
             let (expected, found) = (format!("rows of {row_bytes} bytes"), bytes.len());
-            let found = format!("{found} bytes");
-            return Err(collective.raise(CollectiveError::OutOfStep { rank, expected, found }));
+            let error = CollectiveError::out_of_step(rank, expected, format!("{found} bytes"));
+            return Err(collective.raise(error));
         }
         incoming[rank as usize] = bytes;
     }
@@ -303,7 +294,7 @@ fn send_with<C: Collective + ?Sized>(
     }
     collective.transfer(tag, sends, receives)?;
     let n_bytes: u64 = sends.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    *collective.traffic().of(tag.payload()) += n_bytes;
+    *collective.traffic().of(tag.payload) += n_bytes;
     Ok(())
 }
 
@@ -323,14 +314,6 @@ fn receive_with<C: Collective + ?Sized>(
 fn check_length(rank: u32, found: u64) -> Result<(), CollectiveError> {
     let most = MAX_MESSAGE_BYTES;
     if found <= most { Ok(()) } else { Err(CollectiveError::TooLong { rank, found, most }) }
-}
-
-fn expect_bytes(rank: u32, bytes: &[u8], n_bytes: usize) -> Result<(), CollectiveError> {
-    if bytes.len() == n_bytes {
-        return Ok(());
-    }
-    let (expected, found) = (format!("{n_bytes} bytes"), format!("{} bytes", bytes.len()));
-    Err(CollectiveError::OutOfStep { rank, expected, found })
 }
 
 impl Traffic {

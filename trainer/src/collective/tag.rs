@@ -17,6 +17,10 @@ pub enum Payload {
     Control,
 }
 
+/// Bytes of a header as it travels: tag and bytes that follow. A fault is as long: rank and
+/// milliseconds.
+pub(super) const HEADER_BYTES: usize = 12;
+
 /// The collective that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
@@ -33,7 +37,21 @@ pub(super) enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     operation: Operation,
-    payload: Payload,
+    pub(super) payload: Payload,
+}
+
+/// Returns the bytes of a header.
+pub(super) fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..4].copy_from_slice(&tag.to_le_bytes());
+    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
+    header
+}
+
+/// Returns tag and length of a header.
+pub(super) fn parts_of(header: [u8; HEADER_BYTES]) -> (u32, u64) {
+    let [a, b, c, d, n_bytes @ ..] = header;
+    (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(n_bytes))
 }
 
 impl Payload {
@@ -64,10 +82,6 @@ impl Tag {
         Self::new(Operation::Barrier, Payload::Control)
     }
 
-    pub(super) fn payload(self) -> Payload {
-        self.payload
-    }
-
     /// Returns the number that travels: below 2¹⁵, as MPI asks of tags.
     pub(super) fn number(self) -> u32 {
         (self.operation as u32) << 8 | self.payload as u32
@@ -85,7 +99,7 @@ impl Tag {
             Some(tag) => tag.to_string(),
             None => format!("a message of unknown tag {found}"),
         };
-        Err(CollectiveError::OutOfStep { rank, expected: self.to_string(), found })
+        Err(CollectiveError::out_of_step(rank, self.to_string(), found))
     }
 }
 

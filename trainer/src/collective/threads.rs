@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Collective, CollectiveError, Tag, Traffic,
-    error::{FAULT, FAULT_BYTES, time_to_wait},
+    error::{FAULT, time_to_wait},
 };
 
 /// One of several ranks in one process, or the only one of a run.
@@ -112,7 +112,7 @@ impl ThreadCollective {
 
 impl Message {
     fn fault(&self) -> Option<CollectiveError> {
-        let fault = self.bytes.first_chunk::<FAULT_BYTES>();
+        let fault = self.bytes.first_chunk();
         fault.filter(|_| self.tag == FAULT).map(|fault| CollectiveError::from_fault(*fault))
     }
 }
@@ -123,10 +123,6 @@ impl Collective for ThreadCollective {
     }
 
     fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
-    fn n_local(&self) -> u32 {
         self.n_ranks
     }
 

@@ -1,14 +1,12 @@
 //! The settings of `full`.
 
-use std::{fmt, str::FromStr};
-
 use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
 use serde::Serialize;
 
 use super::MAX_LAYERS;
 use crate::config::{Strategy, TrainConfig};
 use crate::error::{TrainError, check};
-use crate::options::Norm;
+use crate::options::{Norm, by_name};
 
 /// Settings of partitions that train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -85,44 +83,5 @@ impl TrainConfig {
     }
 }
 
-impl fmt::Display for Halo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exchange => "exchange",
-            Self::Zero => "zero",
-        })
-    }
-}
-
-impl FromStr for Halo {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "exchange" => Ok(Self::Exchange),
-            "zero" => Ok(Self::Zero),
-            _ => Err(format!("no halo `{name}`; there are: exchange, zero")),
-        }
-    }
-}
-
-impl fmt::Display for Compression {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F16 => "f16",
-            Self::Int8 => "int8",
-        })
-    }
-}
-
-impl FromStr for Compression {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "f16" => Ok(Self::F16),
-            "int8" => Ok(Self::Int8),
-            _ => Err(format!("no compression `{name}`; there are: f16, int8")),
-        }
-    }
-}
+by_name!(Halo, "halo", Exchange = "exchange", Zero = "zero");
+by_name!(Compression, "compression", F16 = "f16", Int8 = "int8");

@@ -1,11 +1,10 @@
 //! Settings of `hop` (HopGNN).
 
-use std::{fmt, str::FromStr};
-
 use serde::Serialize;
 
 use super::{Fetch, Strategy};
 use crate::error::{TrainError, check};
+use crate::options::by_name;
 
 /// Settings of roots, models and rows under `hop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -74,46 +73,5 @@ impl HopConfig {
     }
 }
 
-impl fmt::Display for Migration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Paper => "paper",
-        })
-    }
-}
-
-impl FromStr for Migration {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "none" => Ok(Self::None),
-            "paper" => Ok(Self::Paper),
-            _ => Err(format!("no migration `{name}`; there are: none, paper")),
-        }
-    }
-}
-
-impl fmt::Display for Merge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Min => "min",
-            Self::Random => "random",
-        })
-    }
-}
-
-impl FromStr for Merge {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "none" => Ok(Self::None),
-            "min" => Ok(Self::Min),
-            "random" => Ok(Self::Random),
-            _ => Err(format!("no way to merge `{name}`; there are: none, min, random")),
-        }
-    }
-}
+by_name!(Migration, "migration", None = "none", Paper = "paper");
+by_name!(Merge, "way to merge", None = "none", Min = "min", Random = "random");

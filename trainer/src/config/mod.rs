@@ -4,16 +4,16 @@ mod full;
 mod hop;
 mod sdt;
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use lodestore_graph::{
     PartitionBook,
-    sampler::{Deal, Fanout, RootPlan, batch_seed},
+    sampler::{Deal, Fanout, RootPlan},
 };
 use serde::Serialize;
 
 use crate::error::{TrainError, check};
-use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions};
+use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions, by_name};
 use crate::replay::Replay;
 pub use full::{Compression, FullConfig, Halo};
 pub use hop::{HopConfig, Merge, Migration};
@@ -285,12 +285,8 @@ impl TrainConfig {
         at_least_1("n_heads", self.n_heads as u64)?;
         at_least_1("n_output_heads", self.n_output_heads as u64)?;
         let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
-        check(
-            is_multiple,
-            "hidden",
-            &format!("a multiple of {} heads", self.n_heads),
-            self.hidden,
-        )?;
+        let expected = format!("a multiple of {} heads", self.n_heads);
+        check(is_multiple, "hidden", &expected, self.hidden)?;
         let is_free = self.strategy.mode() == Mode::MiniBatch || self.roots == Roots::Owned;
         let expected = format!("owned under the strategy {}", self.strategy);
         check(is_free, "roots", &expected, self.roots)?;
@@ -310,12 +306,8 @@ impl TrainConfig {
         at_least_1("batch_size", self.batch_size as u64)?;
         at_least_1("fanouts", self.fanouts.len() as u64)?;
         let n_layers = self.fanouts.len();
-        check(
-            n_layers <= MAX_LAYERS,
-            "fanouts",
-            &format!("at most {MAX_LAYERS} layers"),
-            n_layers,
-        )?;
+        let expected = format!("at most {MAX_LAYERS} layers");
+        check(n_layers <= MAX_LAYERS, "fanouts", &expected, n_layers)?;
         let is_measured = self.patience == 0 || self.evaluate_every > 0;
         check(is_measured, "evaluate_every", "at least 1 with a patience", self.evaluate_every)?;
         let (dropout, rate) = (self.dropout, self.learning_rate);
@@ -368,11 +360,6 @@ impl TrainConfig {
         }
         RootPlan { seed, deal, workers, batch_size, book }
     }
-
-    /// Returns the seed of the only batch of an epoch under `full`: that of a lone worker's first.
-    pub(crate) fn seed_of_epoch(&self, epoch: u32) -> u64 {
-        batch_seed(self.seed, 0, epoch, 0)
-    }
 }
 
 impl Strategy {
@@ -388,89 +375,19 @@ impl Strategy {
     }
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ondemand => "ondemand",
-            Self::Rapid => "rapid",
-            Self::Massive => "massive",
-            Self::Hop => "hop",
-            Self::Sdt => "sdt",
-            Self::Full => "full",
-        })
-    }
-}
-
-impl fmt::Display for Fetch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OnDemand => "ondemand",
-            Self::Rapid => "rapid",
-            Self::Massive => "massive",
-        })
-    }
-}
-
-impl FromStr for Fetch {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "ondemand" => Ok(Self::OnDemand),
-            "rapid" => Ok(Self::Rapid),
-            "massive" => Ok(Self::Massive),
-            _ => Err(format!("no way to fetch `{name}`; there are: ondemand, rapid, massive")),
-        }
-    }
-}
-
-impl fmt::Display for HotPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Frequency => "frequency",
-            Self::Oracle => "oracle",
-        })
-    }
-}
-
-impl fmt::Display for Roots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Owned => "owned",
-            Self::Global => "global",
-        })
-    }
-}
-
-impl FromStr for Roots {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "owned" => Ok(Self::Owned),
-            "global" => Ok(Self::Global),
-            _ => Err(format!("no roots `{name}`; there are: owned, global")),
-        }
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "ondemand" => Ok(Self::Ondemand),
-            "rapid" => Ok(Self::Rapid),
-            "massive" => Ok(Self::Massive),
-            "hop" => Ok(Self::Hop),
-            "sdt" => Ok(Self::Sdt),
-            "full" => Ok(Self::Full),
-            _ => Err(format!(
-                "no strategy `{name}`; there are: ondemand, rapid, massive, hop, sdt, full"
-            )),
-        }
-    }
-}
+by_name!(
+    Strategy,
+    "strategy",
+    Ondemand = "ondemand",
+    Rapid = "rapid",
+    Massive = "massive",
+    Hop = "hop",
+    Sdt = "sdt",
+    Full = "full"
+);
+by_name!(Fetch, "way to fetch", OnDemand = "ondemand", Rapid = "rapid", Massive = "massive");
+by_name!(Roots, "roots", Owned = "owned", Global = "global");
+by_name!(HotPolicy, "hot policy", Frequency = "frequency", Oracle = "oracle");
 
 #[cfg(test)]
 mod tests;

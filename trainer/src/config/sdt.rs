@@ -1,11 +1,10 @@
 //! The settings of `sdt`.
 
-use std::{fmt, str::FromStr};
-
 use serde::Serialize;
 
 use crate::config::{Strategy, TrainConfig};
 use crate::error::{TrainError, check};
+use crate::options::by_name;
 
 /// Settings of the local models of partitions and their average under `sdt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,25 +81,10 @@ impl TrainConfig {
     }
 }
 
-impl fmt::Display for OptimizerState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Local => "local",
-            Self::Averaged => "averaged",
-            Self::Reset => "reset",
-        })
-    }
-}
-
-impl FromStr for OptimizerState {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "local" => Ok(Self::Local),
-            "averaged" => Ok(Self::Averaged),
-            "reset" => Ok(Self::Reset),
-            _ => Err(format!("no optimiser state `{name}`; there are: local, averaged, reset")),
-        }
-    }
-}
+by_name!(
+    OptimizerState,
+    "optimiser state",
+    Local = "local",
+    Averaged = "averaged",
+    Reset = "reset"
+);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    attention::{AttentionSoftmax, Entries, HeadScores, WeightedSum},
+    attention::{Entries, head_score_gradients, head_scores},
     conv::Hop,
     linear::{Projection, glorot},
     matrix::dropout::{Dropout, Mask},
@@ -31,7 +31,7 @@ pub(crate) enum Heads {
 #[derive(Clone, Debug)]
 pub(crate) struct Gat {
     /// The weights of all heads side by side.
-    projection: Projection,
+    pub(crate) projection: Projection,
     /// The attention vector, cut into the part for sources and the part for destinations.
     of_source: Var,
     of_destination: Var,
@@ -87,11 +87,6 @@ impl Gat {
         [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
     }
 
-    /// Returns the projection `W · x` for all heads.
-    pub(crate) fn projection(&self) -> &Projection {
-        &self.projection
-    }
-
     /// Returns the output for the projected rows `z` of the block's sources, with `dropout` of the
     /// coefficients (section 3.3), and what the backward pass needs.
     pub(crate) fn attend(
@@ -111,20 +106,19 @@ impl Gat {
         z: Matrix,
         mask: Option<Mask>,
     ) -> Result<(Matrix, Attended)> {
-        let scores = self.scores();
-        let of_src = with_values(&self.of_source, |a| Ok(scores.scores(z.values(), a)))?;
-        let of_dst = &z.values()[..entries.n_dst() * z.width()];
-        let of_dst = with_values(&self.of_destination, |a| Ok(scores.scores(of_dst, a)))?;
-        let softmax = AttentionSoftmax(Arc::clone(&entries));
-        let coefficients = softmax.coefficients(&of_src, &of_dst, self.n_heads);
+        let n_heads = self.n_heads;
+        let scores =
+            |rows: &[f32], vector: &Var| with_values(vector, |a| Ok(head_scores(rows, a, n_heads)));
+        let of_src = scores(z.values(), &self.of_source)?;
+        let of_dst = scores(&z.values()[..entries.n_dst() * z.width()], &self.of_destination)?;
+        let coefficients = entries.coefficients(&of_src, &of_dst, n_heads);
         let dropped = mask.map(|mask| {
             let mut dropped = coefficients.clone();
             mask.apply(&mut dropped);
             (mask, dropped)
         });
         let weights = dropped.as_ref().map_or(&coefficients, |(_, dropped)| dropped);
-        let sums = WeightedSum(Arc::clone(&entries));
-        let sums = sums.sums(weights, z.values(), self.n_heads, z.width());
+        let sums = entries.weighted_sums(weights, z.values(), [n_heads, z.width()]);
         let mut out = self.joined(Matrix::new(sums, z.width()));
         with_values(&self.bias, |bias| {
             out.add_to_rows(bias);
@@ -159,22 +153,19 @@ impl Gat {
         let of_sums = self.separated(grad);
         let weights = dropped.as_ref().map_or(coefficients, |(_, dropped)| dropped);
         let sizes = [self.n_heads, z.width()];
-        let sums = WeightedSum(Arc::clone(entries));
         let (mut weight_grad, mut z_grad) =
-            sums.gradients(weights, z.values(), of_sums.values(), sizes);
+            entries.weighted_sum_gradients(weights, z.values(), of_sums.values(), sizes);
         if let Some((mask, _)) = dropped {
             mask.apply(&mut weight_grad);
         }
-        let softmax = AttentionSoftmax(Arc::clone(entries));
         let shares = [&of_src[..], &of_dst[..]];
         let (src_grad, dst_grad) =
-            softmax.gradients(shares, coefficients, &weight_grad, self.n_heads);
-        let scores = self.scores();
+            entries.coefficient_gradients(shares, coefficients, &weight_grad, self.n_heads);
         // Each part of the rows' gradient is added to what the parts before have given.
         let mut share_gradient = |vector: &Var, grad: &[f32]| {
             let of_nodes = &z.values()[..grad.len() / self.n_heads * z.width()];
             with_values(vector, |a| {
-                let (of_rows, of_vector) = scores.gradients(of_nodes, a, grad);
+                let (of_rows, of_vector) = head_score_gradients(of_nodes, a, grad, self.n_heads);
                 add_scaled(&mut z_grad, 1.0, &of_rows);
                 Ok(of_vector)
             })
@@ -183,10 +174,6 @@ impl Gat {
         let source_grad = share_gradient(&self.of_source, &src_grad)?;
         let z_grad = Matrix::new(z_grad, z.width());
         Ok(([source_grad, destination_grad, bias_grad], z_grad))
-    }
-
-    fn scores(&self) -> HeadScores {
-        HeadScores { heads: self.n_heads }
     }
 
     /// Returns the heads' rows as the layer's.

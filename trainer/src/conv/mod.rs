@@ -1,8 +1,7 @@
 //! The convolution of one layer, of any kind: a call with its own vector-Jacobian product.
 
 pub(crate) mod gat;
-mod gcn;
-mod sage;
+mod weights;
 
 use std::sync::Arc;
 
@@ -92,25 +91,17 @@ impl LayerDropout {
     }
 
     /// Returns the mask of the rows of `nodes`.
-    fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
+    pub(crate) fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
         self.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
     }
 }
 
 impl Conv {
-    /// Returns the names of the parameters, in their order.
-    pub(crate) fn names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Sage(..) | Self::Gcn(_) => &["weight", "bias"],
-            Self::Gat(_) => &["weight", "attention_source", "attention_destination", "bias"],
-        }
-    }
-
     /// Returns all parameters, in a fixed order.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
-                vec![linear.weight().clone(), linear.bias().clone()]
+                vec![linear.weight().clone(), linear.bias.clone()]
             }
             Self::Gat(gat) => gat.parameters().map(Var::clone).to_vec(),
         }
@@ -119,7 +110,7 @@ impl Conv {
     /// Returns the width of the layer's rows.
     pub(crate) fn out_width(&self) -> Result<usize> {
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias().dim(0),
+            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.dim(0),
             Self::Gat(gat) => gat.parameters()[3].dim(0),
         }
     }
@@ -146,7 +137,9 @@ impl Conv {
                 let mask = dropout.of_rows(hop.sources());
                 let rows = match input {
                     Input::Features { x, width } => {
-                        Rows::Dense(Matrix::new(dropped(workspace.copy(x), mask.as_ref()), width))
+                        let mut rows = workspace.copy(x);
+                        mask.iter().for_each(|mask| mask.apply(&mut rows));
+                        Rows::Dense(Matrix::new(rows, width))
                     }
                     Input::Sparse(x) => Rows::Sparse(match &mask {
                         Some(mask) => x.dropped(mask),
@@ -158,7 +151,7 @@ impl Conv {
                         Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
-                let z = gat.projection().forward(&rows, workspace)?;
+                let z = gat.projection.forward(&rows, workspace)?;
                 let (out, attended) = gat.attend(hop, z, dropout.coefficients)?;
                 Ok((out, Convolved::Attended { rows, attended: Box::new(attended), mask }))
             }
@@ -182,7 +175,8 @@ impl Conv {
             ) => {
                 let gradients = linear.gradients(rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let (of_rows, width) = (linear.row_gradient(grad, workspace)?, hidden.width());
+                    let (of_rows, width) =
+                        (linear.projection.row_gradient(grad, workspace)?, hidden.width());
                     let of_x = step.transposed_product(of_rows.values(), width, workspace)?;
                     workspace.give_matrix(of_rows);
                     Ok(through(Activation::Relu, of_x, hidden, mask.as_ref()))
@@ -192,7 +186,7 @@ impl Conv {
             (Self::Gat(gat), Convolved::Attended { rows, attended, mask }) => {
                 let (gradients, of_z) = gat.gradients(attended, rows, grad)?;
                 let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = gat.projection().row_gradient(&of_z, workspace)?;
+                    let of_rows = gat.projection.row_gradient(&of_z, workspace)?;
                     Ok(through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref()))
                 };
                 Ok((gradients, hidden.map(of_hidden).transpose()?))
@@ -236,15 +230,15 @@ impl Hop<'_> {
     pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
         let block = Arc::clone(self.block);
         match aggregation {
-            Aggregation::Mean => Step::Weighted(sage::mean(block)),
-            Aggregation::Sum => Step::Weighted(sage::sum(block, self.nodes, self.degree)),
+            Aggregation::Mean => Step::Weighted(weights::mean(block)),
+            Aggregation::Sum => Step::Weighted(weights::sum(block, self.nodes, self.degree)),
             Aggregation::Max => Step::Largest(Largest::new(block), None),
         }
     }
 
     /// Returns GCN's step.
     pub(crate) fn normalised(&self) -> Step {
-        Step::Weighted(gcn::step(Arc::clone(self.block), self.nodes, self.degree))
+        Step::Weighted(weights::normalised(Arc::clone(self.block), self.nodes, self.degree))
     }
 }
 
@@ -323,14 +317,6 @@ impl Convolved {
             }
         }
     }
-}
-
-/// Returns the rows after dropout.
-fn dropped(mut rows: Vec<f32>, mask: Option<&Mask>) -> Vec<f32> {
-    if let Some(mask) = mask {
-        mask.apply(&mut rows);
-    }
-    rows
 }
 
 /// Returns the gradient of `hidden` from that of its active rows.

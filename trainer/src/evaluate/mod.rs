@@ -4,7 +4,7 @@ use lodestore_graph::NodeId;
 
 use crate::error::TrainError;
 use crate::labels::Labels;
-use crate::layerwise::{LayerPass, NodeSet, PassEnd, PassOutput, check_finite};
+use crate::layerwise::{LayerPass, NodeSet, PassOutput, check_finite};
 use crate::matrix::Matrix;
 use crate::metric::{Accuracy, Measure};
 use crate::model::Model;
@@ -13,34 +13,24 @@ use crate::process_group::ProcessGroup;
 
 /// The validation and test nodes, and what it takes to compute their logits.
 pub(crate) struct Evaluator<'a> {
-    pass: LayerPass<'a>,
-    labels: &'a Labels,
+    pub(crate) pass: LayerPass<'a>,
+    pub(crate) labels: &'a Labels,
     /// Their metric.
-    metric: Metric,
+    pub(crate) metric: Metric,
     /// Whether test nodes are measured too.
-    measure_test: bool,
+    pub(crate) measure_test: bool,
 }
 
-impl<'a> Evaluator<'a> {
-    /// Makes an evaluator by `pass`; test nodes are left out unless they are to be measured.
-    pub(crate) fn new(
-        pass: LayerPass<'a>,
-        labels: &'a Labels,
-        metric: Metric,
-        measure_test: bool,
-    ) -> Self {
-        Self { pass, labels, metric, measure_test }
-    }
-
+impl Evaluator<'_> {
     /// Returns the metric of `model` as it is now, to the leader of the processes; each of them
-    /// makes the rows of its workers' nodes. None if the leader has ended the run.
+    /// makes the rows of its workers' nodes.
     ///
     /// Fails where a logit is not finite.
     pub(crate) fn accuracy(
         &self,
         model: &Model,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Accuracy>, TrainError> {
+    ) -> Result<Accuracy, TrainError> {
         let (labels, n_nodes) = (self.labels, self.pass.topology.n_nodes());
         let test: &[NodeId] = if self.measure_test { &labels.test } else { &[] };
         let in_test = NodeSet::new(n_nodes, test.iter().copied());
@@ -58,11 +48,9 @@ impl<'a> Evaluator<'a> {
         let wanted = NodeSet::new(n_nodes, wanted);
         let (sink, progress) = (&mut measure, &mut |_, _| ());
         let output = PassOutput { sink, progress, work: None };
-        if let PassEnd::Ended = self.pass.run(model.layers(), wanted, group, output)? {
-            return Ok(None);
-        }
+        self.pass.run(&model.layers, wanted, group, output)?;
         let [validation, test] = measures.map(Measure::value);
-        Ok(Some(Accuracy { validation, test }))
+        Ok(Accuracy { validation, test })
     }
 }
 

@@ -3,7 +3,6 @@ use lodestore_graph::{PartId, PartitionBook};
 use super::*;
 use crate::collective::ThreadCollective;
 use crate::config::TrainConfig;
-use crate::labels::LabelUse;
 use crate::layerwise::PassLimits;
 use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
 use crate::loss::Loss;
@@ -14,8 +13,8 @@ use crate::options::ModelKind;
 fn accuracy_is_that_of_whole_neighbourhoods() {
     let (topology, sources) = (topology(), sources());
     let book = PartitionBook::from_counts(&[N_NODES]).unwrap();
-    let (config, usage) = (TrainConfig::default(), LabelUse::Training);
-    let labels = Labels::read(&sources, &[PartId(0)], &book, &config, usage).unwrap();
+    let config = TrainConfig::default();
+    let labels = Labels::read(&sources, &[PartId(0)], &book, &config, None).unwrap();
     for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
         let model = model(kind, [6, 4], labels.n_classes);
         let expected = |nodes: &[NodeId]| {
@@ -27,9 +26,8 @@ fn accuracy_is_that_of_whole_neighbourhoods() {
         for n_bytes in [1, 1000, 1 << 20] {
             let evaluator = |measure_test| {
                 let pass = pass(&topology, PassLimits::within(n_bytes));
-                Evaluator::new(pass, &labels, Metric::Accuracy, measure_test)
+                Evaluator { pass, labels: &labels, metric: Metric::Accuracy, measure_test }
                     .accuracy(&model, &mut ProcessGroup::new(&mut ThreadCollective::alone()))
-                    .unwrap()
                     .unwrap()
             };
             assert_eq!(evaluator(true), Accuracy { validation, test }, "{kind} {n_bytes}");

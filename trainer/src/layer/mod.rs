@@ -8,7 +8,6 @@ use candle_core::{Result, Var};
 use crate::{
     conv::{Conv, Convolved, Hop, Input, LayerDropout},
     matrix::Matrix,
-    matrix::dropout::Activation,
     matrix::spmm::add_scaled,
     matrix::workspace::Workspace,
     norm::{NormLayer, Normed},
@@ -34,13 +33,7 @@ pub(crate) struct Saved {
 }
 
 impl Layer {
-    /// Returns the names of the parameters, in their order; those of running statistics are last.
-    pub(crate) fn names(&self) -> Vec<&'static str> {
-        let of_norm = self.norm.iter().flat_map(|norm| NormLayer::names(norm.norm()));
-        self.conv.names().iter().chain(of_norm).copied().collect()
-    }
-
-    /// Returns all parameters, in a fixed order.
+    /// Returns all parameters, in a fixed order; running statistics are last.
     pub(crate) fn parameters(&self) -> Vec<Var> {
         let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
         self.conv.parameters().into_iter().chain(of_norm).collect()
@@ -49,16 +42,6 @@ impl Layer {
     /// Returns the number of parameters, the last ones, that are running statistics.
     pub(crate) fn n_statistics(&self) -> usize {
         self.norm.as_ref().map_or(0, NormLayer::n_statistics)
-    }
-
-    /// Returns the activation of the rows that come from another layer.
-    pub(crate) fn activation(&self) -> Activation {
-        self.conv.activation()
-    }
-
-    /// Returns the width of the layer's rows.
-    pub(crate) fn out_width(&self) -> Result<usize> {
-        self.conv.out_width()
     }
 
     /// Returns the output for the block's destinations in a training step, and what the backward
@@ -78,7 +61,7 @@ impl Layer {
         }
         if let (true, Input::Hidden(hidden)) = (self.is_residual, input) {
             let own = &hidden.values()[..out.values().len()];
-            let own = self.activation().forward(own, None, workspace);
+            let own = self.conv.activation().forward(own, None, workspace);
             add_scaled(out.values_mut(), 1.0, &own);
             workspace.give(own);
         }
@@ -107,7 +90,7 @@ impl Layer {
         gradients.append(&mut of_norm);
         if let (true, Some(of_hidden), Some(hidden)) = (self.is_residual, &mut of_hidden, hidden) {
             let mut own = workspace.copy(grad.values());
-            self.activation().backward(&hidden.values()[..own.len()], None, &mut own);
+            self.conv.activation().backward(&hidden.values()[..own.len()], None, &mut own);
             add_scaled(&mut of_hidden.values_mut()[..own.len()], 1.0, &own);
             workspace.give(own);
         }

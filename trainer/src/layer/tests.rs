@@ -7,8 +7,7 @@ use super::*;
 use crate::matrix::sparse::tests::sparse;
 use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
-use crate::options::ModelKind;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::random::CounterRandom;
 
 const WIDTH: usize = 4;
@@ -19,7 +18,7 @@ fn layer(kind: ModelKind, options: LayerOptions) -> Layer {
     let widths = vec![3, WIDTH, WIDTH, 2];
     let spec =
         ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer: options };
-    let layer = Model::new(&spec, 3).unwrap().layers()[1].clone();
+    let layer = Model::new(&spec, 3).unwrap().layers[1].clone();
     let random = CounterRandom::new(8, 0);
     for (number, var) in layer.parameters().iter().enumerate().filter(|(_, var)| var.rank() == 1) {
         let value = |i: usize| 0.5 + random.unit((10 * number + i) as u64);

@@ -18,16 +18,6 @@ use crate::{
 };
 
 impl Layer {
-    /// Returns the width of a message for input rows of `width`.
-    pub(super) fn message_width(&self, width: usize) -> Result<usize> {
-        self.conv.message_width(width)
-    }
-
-    /// Returns the messages of input rows, which have passed the activation.
-    pub(super) fn messages(&self, rows: Rows) -> Result<Matrix> {
-        self.conv.messages(rows)
-    }
-
     /// Returns the output for the block's destinations from the messages of its sources, of input
     /// rows of `width`, normalised by running statistics.
     pub(super) fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Result<Matrix> {
@@ -44,19 +34,19 @@ impl Layer {
 
 impl Conv {
     /// Returns the width of a message for input rows of `width`.
-    fn message_width(&self, width: usize) -> Result<usize> {
+    pub(super) fn message_width(&self, width: usize) -> Result<usize> {
         Ok(match self {
             // The largest of transformed rows is not the transformed largest.
             Self::Sage(_, Aggregation::Max) => width,
             Self::Sage(linear, _) | Self::Gcn(linear) => {
                 width.min(self.n_parts() * out_of(linear)?)
             }
-            Self::Gat(gat) => gat.projection().weight().dim(1)?,
+            Self::Gat(gat) => gat.projection.weight().dim(1)?,
         })
     }
 
     /// Returns the messages of input rows, which have passed the activation.
-    fn messages(&self, rows: Rows) -> Result<Matrix> {
+    pub(super) fn messages(&self, rows: Rows) -> Result<Matrix> {
         let workspace = &Workspace::default();
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => match self.transformed(rows.width())? {
@@ -69,7 +59,7 @@ impl Conv {
                 true => rows.times(linear.weight(), workspace),
                 false => Ok(rows.into_dense()),
             },
-            Self::Gat(gat) => gat.projection().forward(&rows, workspace),
+            Self::Gat(gat) => gat.projection.forward(&rows, workspace),
         }
     }
 

@@ -15,12 +15,12 @@ mod nodes;
 mod rows;
 mod work;
 
-use std::{cmp::Ordering, io, sync::Arc, thread::available_parallelism};
+use std::{cmp::Ordering, io, sync::Arc};
 
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, topology::Topology};
-use rayon::{ThreadPool, ThreadPoolBuilder, prelude::*};
+use rayon::{ThreadPool, prelude::*};
 
 use crate::conv::Hop;
 use crate::error::TrainError;
@@ -30,6 +30,7 @@ use crate::matrix::Matrix;
 use crate::matrix::sparse::Rows;
 use crate::matrix::workspace::Workspace;
 use crate::process_group::{ProcessGroup, RowsTo};
+use crate::worker_thread::thread_pool;
 pub(crate) use chunks::Owners;
 use chunks::{Chunk, block_of};
 pub(crate) use nodes::NodeSet;
@@ -88,15 +89,6 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// End of a pass.
-#[derive(Debug)]
-pub(crate) enum PassEnd {
-    /// All rows are made; those of the last layer, as the sink has left them, if there is a folder.
-    Done(Option<RowStore>),
-    /// The leader has ended the run.
-    Ended,
-}
-
 /// Layers of a pass, and the nodes of each stage. Stage 0 makes the messages of features, and stage
 /// n the rows of layer n - 1.
 struct Stages<'a> {
@@ -114,7 +106,7 @@ impl Stages<'_> {
     /// Returns the width of the rows that a stage leaves: messages, but for the last.
     fn width_after(&self, stage: usize) -> Result<usize, TrainError> {
         let width = self.widths[stage];
-        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.message_width(width))?)
+        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.conv.message_width(width))?)
     }
 
     fn is_last(&self, stage: usize) -> bool {
@@ -141,28 +133,27 @@ struct Running<'p, 's> {
 }
 
 impl LayerPass<'_> {
-    /// Runs `layers` for the nodes in `wanted`.
+    /// Runs `layers` for the nodes in `wanted`. Returns the last layer's rows, as the sink has left
+    /// them, if there is a folder.
     pub(crate) fn run(
         &self,
         layers: &[Layer],
         wanted: NodeSet,
         group: &mut ProcessGroup<'_>,
         output: PassOutput<'_>,
-    ) -> Result<PassEnd, TrainError> {
-        let mut widths = vec![self.features.width()];
+    ) -> Result<Option<RowStore>, TrainError> {
+        let mut widths = vec![self.features.width];
         for layer in layers {
-            widths.push(layer.out_width()?);
+            widths.push(layer.conv.out_width()?);
         }
         let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
         let read_here = (n_ranks > 1).then(|| self.read_by(group.rank(), n_ranks, &sets));
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
         let running = Running {
             pass: self,
             total: sets.iter().map(|set| set.len() as u64).sum(),
             stages: Stages { layers, sets, read_here, widths, n_ranks },
             output,
-            pool: ThreadPoolBuilder::new().num_threads(n_threads).build()?,
+            pool: thread_pool(group.n_local() as usize)?,
             budget: Budget::new(self.limits.stored_bytes),
             done: 0,
         };
@@ -234,7 +225,7 @@ impl LayerPass<'_> {
         loader: &BatchLoader,
     ) -> Result<Matrix, TrainError> {
         if let Some((rows, _)) = self.features.load_sparse(loader, nodes)? {
-            return Ok(layer.messages(Rows::Sparse(rows))?);
+            return Ok(layer.conv.messages(Rows::Sparse(rows))?);
         }
         let (mut features, mut buffer) = (self.features.clone(), RowBuffer::default());
         buffer.resize(nodes.len() * loader.row_bytes());
@@ -242,11 +233,11 @@ impl LayerPass<'_> {
         let rows = match features.sparse(buffer.bytes()) {
             Some(rows) => Rows::Sparse(rows),
             None => {
-                let (rows, width) = (features.view(buffer.bytes()).to_vec(), features.width());
+                let (rows, width) = (features.view(buffer.bytes()).to_vec(), features.width);
                 Rows::Dense(Matrix::new(rows, width))
             }
         };
-        Ok(layer.messages(rows)?)
+        Ok(layer.conv.messages(rows)?)
     }
 
     /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours.
@@ -265,13 +256,13 @@ impl LayerPass<'_> {
             let folder = std::env::temp_dir();
             TrainError::Spill { folder, source }
         })?;
-        let rows = Matrix::new(rows, messages.width());
+        let rows = Matrix::new(rows, messages.width);
         let degree = |node| self.topology.in_degree(node);
         let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
         let out = stages.layers[at].combine(hop, rows, stages.widths[at])?;
         let Some(next) = stages.layers.get(at + 1) else { return Ok(out) };
-        let active = next.activation().forward(out.values(), None, &Workspace::default());
-        Ok(next.messages(Rows::Dense(Matrix::new(active, out.width())))?)
+        let active = next.conv.activation().forward(out.values(), None, &Workspace::default());
+        Ok(next.conv.messages(Rows::Dense(Matrix::new(active, out.width())))?)
     }
 
     fn row_bytes(&self) -> usize {
@@ -281,9 +272,9 @@ impl LayerPass<'_> {
 
 impl Running<'_, '_> {
     /// Makes the rows of all stages that the folder, if there is one, does not have.
-    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<PassEnd, TrainError> {
+    fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<Option<RowStore>, TrainError> {
         let work = self.output.work.as_deref();
-        let place = work.map_or_else(PassPlace::default, WorkFolder::place);
+        let place = work.map_or_else(PassPlace::default, |work| work.place);
         let mut messages = None;
         for stage in 0..self.stages.sets.len() {
             let n_nodes = self.stages.sets[stage].len() as u64;
@@ -298,16 +289,15 @@ impl Running<'_, '_> {
                 Ordering::Greater => 0,
             };
             let made = self.run_stage(stage, &chunks, n_before, messages.as_ref(), group)?;
-            let Some(made) = made else { return Ok(PassEnd::Ended) };
             if let Some(read) = std::mem::replace(&mut messages, made) {
                 read.drop_into(&self.budget);
             }
         }
-        Ok(PassEnd::Done(messages))
+        Ok(messages)
     }
 
     /// Makes the rows of the chunks of a stage but for the first `n_before`, which are on disk.
-    /// Returns the rows if they are kept; none if the leader has ended the run.
+    /// Returns the rows if they are kept.
     fn run_stage(
         &mut self,
         stage: usize,
@@ -315,7 +305,7 @@ impl Running<'_, '_> {
         n_before: usize,
         messages: Option<&RowStore>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Option<RowStore>>, TrainError> {
+    ) -> Result<Option<RowStore>, TrainError> {
         let (n_nodes, is_last) = (self.stages.sets[stage].len(), self.stages.is_last(stage));
         let n_rows = chunks.get(n_before).map_or(n_nodes, |chunk| chunk.number);
         let mut stored = self.open_rows(stage, n_rows)?;
@@ -326,8 +316,7 @@ impl Running<'_, '_> {
             let make = || self.pass.make(&self.stages, stage, messages, mine);
             let made = self.pool.install(make)?;
             let width = self.stages.width_after(stage)?;
-            let Some(made) = share(group, &round, made, width, to)? else { return Ok(None) };
-            for (chunk, mut rows) in made {
+            for (chunk, mut rows) in share(group, &round, made, width, to)? {
                 if is_last {
                     (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
                 }
@@ -344,12 +333,12 @@ impl Running<'_, '_> {
             }
         }
         if let (Some(work), Some(stored)) = (&mut self.output.work, &stored)
-            && work.place().stage == stage
+            && work.place.stage == stage
         {
             let saved = work.save(PassPlace { stage: stage + 1, n_chunks: 0 }, stored);
             saved.map_err(|error| self.spill(error))?;
         }
-        Ok(Some(stored))
+        Ok(stored)
     }
 
     /// Stores the rows of `chunk` that this process reads in the next stage.
@@ -400,7 +389,7 @@ impl Running<'_, '_> {
 
     fn spill(&self, source: io::Error) -> TrainError {
         let work = self.output.work.as_deref();
-        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir().to_owned());
+        let folder = work.map_or_else(std::env::temp_dir, |work| work.dir.clone());
         TrainError::Spill { folder, source }
     }
 }
@@ -421,23 +410,23 @@ fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>
 }
 
 /// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of
-/// which there are rows here then. None if the leader has ended the run.
+/// which there are rows here then.
 fn share<'r>(
     group: &mut ProcessGroup<'_>,
     round: &'r [Vec<Chunk>],
     made: Vec<Matrix>,
     width: usize,
     to: RowsTo,
-) -> Result<Option<Vec<(&'r Chunk, Matrix)>>, TrainError> {
+) -> Result<Vec<(&'r Chunk, Matrix)>, TrainError> {
     if group.n_ranks() == 1 {
-        return Ok(Some(round.iter().flatten().zip(made).collect()));
+        return Ok(round.iter().flatten().zip(made).collect());
     }
     let rows: Vec<u8> =
         made.iter().flat_map(|rows| bytemuck::cast_slice(rows.values())).copied().collect();
     drop(made);
     let n_bytes = |chunk: &Chunk| 4 * chunk.n_nodes * width;
     let lengths: Vec<usize> = round.iter().map(|of| of.iter().map(n_bytes).sum()).collect();
-    let Some(all) = group.share_rows(&rows, &lengths, to)? else { return Ok(None) };
+    let all = group.share_rows(&rows, &lengths, to)?;
     let mut shared = Vec::new();
     for (of_rank, bytes) in round.iter().zip(all).filter(|(_, bytes)| !bytes.is_empty()) {
         let mut bytes = &bytes[..];
@@ -448,7 +437,7 @@ fn share<'r>(
             bytes = rest;
         }
     }
-    Ok(Some(shared))
+    Ok(shared)
 }
 
 /// Fails where a row of `out` is not finite, and names its node.

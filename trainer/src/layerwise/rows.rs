@@ -18,7 +18,7 @@ const GAP_BYTES: usize = 1 << 14;
 /// Rows of equal width by their numbers.
 #[derive(Debug)]
 pub(crate) struct RowStore {
-    width: usize,
+    pub(crate) width: usize,
     n_rows: usize,
     /// All rows, where the budget has room for them.
     memory: Option<Vec<f32>>,
@@ -59,11 +59,6 @@ impl RowStore {
         Ok(Self { width, n_rows, memory, file })
     }
 
-    /// Returns the elements of a row.
-    pub(crate) fn width(&self) -> usize {
-        self.width
-    }
-
     /// Drops the rows, and returns the memory back to the budget that it came from.
     pub(crate) fn drop_into(self, budget: &Budget) {
         if let Some(rows) = self.memory {
@@ -99,17 +94,13 @@ impl RowStore {
         }
     }
 
-    /// Passes all rows to `take`, some after the others, in the order of their numbers.
-    pub(crate) fn stream<E: From<io::Error>>(
-        &self,
-        mut take: impl FnMut(&[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    /// Returns all rows in the order of their numbers, some together.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = io::Result<Vec<f32>>> {
         let per_read = (READ_BYTES / 4 / self.width.max(1)).max(1);
-        for first in (0..self.n_rows).step_by(per_read) {
+        (0..self.n_rows).step_by(per_read).map(move |first| {
             let numbers = first as u32..(first + per_read).min(self.n_rows) as u32;
-            take(&self.gather(&numbers.collect::<Vec<_>>())?)?;
-        }
-        Ok(())
+            self.gather(&numbers.collect::<Vec<_>>())
+        })
     }
 
     /// Returns the rows with these numbers; rising numbers are read fastest.
@@ -197,13 +188,7 @@ mod tests {
                 assert_eq!(store.gather(order).unwrap(), expected);
             }
             assert_eq!(store.gather(&[]).unwrap(), [0.0; 0]);
-            let mut streamed = Vec::new();
-            let take = |rows: &[f32]| {
-                streamed.extend_from_slice(rows);
-                io::Result::Ok(())
-            };
-            store.stream(take).unwrap();
-            assert_eq!(streamed, rows);
+            assert_eq!(store.pieces().flat_map(Result::unwrap).collect::<Vec<_>>(), rows);
             store.drop_into(&budget);
             if is_named {
                 // From the file once more, into memory where there is room.

@@ -36,9 +36,10 @@ struct State {
 /// at any point leaves a record of rows that are there.
 #[derive(Debug)]
 pub(crate) struct WorkFolder {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     identity: String,
-    place: PassPlace,
+    /// How far the pass was when that was last recorded.
+    pub(crate) place: PassPlace,
     saved: Instant,
     save_every: Duration,
 }
@@ -67,16 +68,6 @@ impl WorkFolder {
     #[cfg(test)]
     pub(crate) fn saving_always(self) -> Self {
         Self { save_every: Duration::ZERO, ..self }
-    }
-
-    /// Returns how far the pass was when that was last recorded.
-    pub(crate) fn place(&self) -> PassPlace {
-        self.place
-    }
-
-    /// Returns the folder.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Opens the file of a stage's rows, of which `n_bytes` must be there; others are cut off.

@@ -50,11 +50,15 @@ impl Dropout {
 
     /// Drops elements of the row of `key`.
     fn apply(self, key: u64, row: &mut [f32]) {
-        let Self { random, dropped } = self;
-        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        let (Self { random, dropped }, scale) = (self, self.scale());
         random.substream(key).for_each_lane(row, |value, draw| {
             *value *= if u32::from(draw) < dropped { 0.0 } else { scale };
         });
+    }
+
+    /// Returns what elements that are kept are multiplied with.
+    fn scale(self) -> f32 {
+        65_536.0 / (65_536 - self.dropped) as f32
     }
 
     /// Returns the mask of rows with these keys.
@@ -72,13 +76,11 @@ impl Mask {
         elements: impl Iterator<Item = (u32, f32)>,
         piece: &mut SparsePiece,
     ) {
-        let Dropout { random, dropped } = self.dropout;
-        let random = random.substream(self.keys[row]);
-        let scale = 65_536.0 / (65_536 - dropped) as f32;
+        let factor_of = self.factors(row);
         for (column, value) in elements {
-            let is_dropped = u32::from(random.lane(column.into())) < dropped;
-            if !is_dropped || !value.is_finite() {
-                piece.push(column, value * if is_dropped { 0.0 } else { scale });
+            let factor = factor_of(column);
+            if factor != 0.0 || !value.is_finite() {
+                piece.push(column, value * factor);
             }
         }
         piece.end_row();
@@ -86,13 +88,15 @@ impl Mask {
 
     /// Drops elements of row number `row`, which are in `columns`.
     pub(crate) fn apply_to_row(&self, row: usize, columns: &[u32], values: &mut [f32]) {
-        let Dropout { random, dropped } = self.dropout;
+        let factor_of = self.factors(row);
+        values.iter_mut().zip(columns).for_each(|(value, &column)| *value *= factor_of(column));
+    }
+
+    /// Returns what the element of row number `row` in a column is multiplied with.
+    fn factors(&self, row: usize) -> impl Fn(u32) -> f32 {
+        let (Dropout { random, dropped }, scale) = (self.dropout, self.dropout.scale());
         let random = random.substream(self.keys[row]);
-        let scale = 65_536.0 / (65_536 - dropped) as f32;
-        for (value, &column) in values.iter_mut().zip(columns) {
-            let is_dropped = u32::from(random.lane(column.into())) < dropped;
-            *value *= if is_dropped { 0.0 } else { scale };
-        }
+        move |column| if u32::from(random.lane(column.into())) < dropped { 0.0 } else { scale }
     }
 
     /// Drops elements of `values`, rows of equal width.

@@ -41,10 +41,8 @@ impl Matrix {
 
     /// Returns all elements, row by row.
     pub(crate) fn values(&self) -> &[f32] {
-        match &self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = &self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns the elements of the first `n` rows.
@@ -54,18 +52,14 @@ impl Matrix {
 
     /// Returns all elements, row by row.
     pub(crate) fn values_mut(&mut self) -> &mut [f32] {
-        match &mut self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = &mut self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns all elements, row by row.
     pub(crate) fn into_values(self) -> Vec<f32> {
-        match self.storage {
-            CpuStorage::F32(values) => values,
-            _ => unreachable!("made of f32"),
-        }
+        let CpuStorage::F32(values) = self.storage else { unreachable!("made of f32") };
+        values
     }
 
     /// Returns `self · weight`.
@@ -129,6 +123,12 @@ impl Matrix {
     fn layout(&self) -> Layout {
         Layout::contiguous((self.n_rows, self.width))
     }
+}
+
+/// Returns row, column and value of the first element of rows of `width` that is no finite number.
+pub(crate) fn first_not_finite(values: &[f32], width: usize) -> Option<(usize, usize, f32)> {
+    let at = values.iter().position(|value| !value.is_finite())?;
+    Some((at / width, at % width, values[at]))
 }
 
 /// Calls `f` with the elements of a parameter.

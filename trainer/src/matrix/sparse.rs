@@ -107,9 +107,14 @@ impl SparseRows {
 
     /// Returns the non-zero elements of a row, with their columns.
     pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (u32, f32)> {
+        self.row_of(row, &self.values)
+    }
+
+    /// Returns the elements of a row, with `values` in the place of all elements.
+    fn row_of<'r>(&'r self, row: usize, values: &'r [f32]) -> impl Iterator<Item = (u32, f32)> {
         let range = self.offsets[row]..self.offsets[row + 1];
         let columns = self.columns[range.clone()].iter().copied();
-        columns.zip(self.values[range].iter().copied())
+        columns.zip(values[range].iter().copied())
     }
 
     /// Returns row, column and value of the first element that is no finite number.
@@ -137,15 +142,7 @@ impl SparseRows {
     /// Returns the elements by column; none for more elements than 32 bits can number.
     pub(crate) fn by_column(&self) -> Option<SparseColumns> {
         u32::try_from(self.values.len().max(self.n_rows())).ok()?;
-        let mut ends = self.column_starts();
-        let mut elements = vec![[0, 0]; self.values.len()];
-        for row in 0..self.n_rows() {
-            for at in self.offsets[row]..self.offsets[row + 1] {
-                let place = &mut ends[self.columns[at] as usize];
-                elements[*place] = [row as u32, at as u32];
-                *place += 1;
-            }
-        }
+        let (ends, elements) = self.sorted(|row, at| [row, at as u32]);
         Some(SparseColumns { ends, elements })
     }
 
@@ -181,6 +178,17 @@ impl SparseRows {
         weight: &Tensor,
         workspace: &Workspace,
     ) -> Result<Matrix> {
+        let is_kept = |(_, value): &(u32, f32)| *value != 0.0;
+        self.product(weight, workspace, |row| self.row_of(row, values).filter(is_kept))
+    }
+
+    /// Returns the product of rows of these `elements` and the weights.
+    fn product<I: Iterator<Item = (u32, f32)>>(
+        &self,
+        weight: &Tensor,
+        workspace: &Workspace,
+        elements: impl Fn(usize) -> I + Sync,
+    ) -> Result<Matrix> {
         let (height, width) = weight.dims2()?;
         if height != self.width {
             candle_core::bail!("rows have {} elements, the layer expects {height}", self.width);
@@ -190,11 +198,8 @@ impl SparseRows {
             let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
             rows.for_each(|(row, out)| {
                 out.fill(0.0);
-                let range = self.offsets[row]..self.offsets[row + 1];
-                for (&column, &value) in self.columns[range.clone()].iter().zip(&values[range]) {
-                    if value != 0.0 {
-                        add_scaled(out, value, &weight[column as usize * width..][..width]);
-                    }
+                for (column, value) in elements(row) {
+                    add_scaled(out, value, &weight[column as usize * width..][..width]);
                 }
             });
             Ok(())
@@ -223,15 +228,25 @@ impl SparseRows {
         });
     }
 
-    /// Returns where each column's elements begin.
-    fn column_starts(&self) -> Vec<usize> {
-        let mut starts = vec![0usize; self.width + 1];
-        self.columns.iter().for_each(|&column| starts[column as usize + 1] += 1);
+    /// Sorts the elements by column. Returns where each column ends, and what `of` makes of each
+    /// element's row and place.
+    fn sorted<T: Copy + Default>(&self, of: impl Fn(u32, usize) -> T) -> (Vec<usize>, Vec<T>) {
+        let mut ends = vec![0usize; self.width + 1];
+        self.columns.iter().for_each(|&column| ends[column as usize + 1] += 1);
         for column in 0..self.width {
-            starts[column + 1] += starts[column];
+            ends[column + 1] += ends[column];
         }
-        starts.pop();
-        starts
+        ends.pop();
+        // The start of a column becomes its end once all its elements are in place.
+        let mut elements = vec![T::default(); self.values.len()];
+        for row in 0..self.n_rows() {
+            for at in self.offsets[row]..self.offsets[row + 1] {
+                let place = &mut ends[self.columns[at] as usize];
+                elements[*place] = of(row as u32, at);
+                *place += 1;
+            }
+        }
+        (ends, elements)
     }
 
     /// Returns the rows with other elements in the same places.
@@ -263,38 +278,14 @@ impl SparseRows {
 
     /// Returns the product with a weight matrix.
     fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Matrix> {
-        let (height, width) = weight.dims2()?;
-        if height != self.width {
-            candle_core::bail!("rows have {} elements, the layer expects {height}", self.width);
-        }
-        let mut out = workspace.take(self.n_rows() * width);
-        with_values(weight, |weight| {
-            let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
-            rows.for_each(|(row, out)| {
-                out.fill(0.0);
-                for (column, value) in self.row(row) {
-                    add_scaled(out, value, &weight[column as usize * width..][..width]);
-                }
-            });
-            Ok(())
-        })?;
-        Ok(Matrix::new(out, width))
+        self.product(weight, workspace, |row| self.row(row))
     }
 
     /// Returns the elements of the transposed rows times `other`. Each row of it is one thread's,
     /// and is summed in the order of the rows here.
     fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
         let width = other.width();
-        // The start of a column becomes its end once all its elements are in place.
-        let mut ends = self.column_starts();
-        let mut elements = vec![(0u32, 0.0f32); self.values.len()];
-        for row in 0..self.n_rows() {
-            for (column, value) in self.row(row) {
-                let place = &mut ends[column as usize];
-                elements[*place] = (row as u32, value);
-                *place += 1;
-            }
-        }
+        let (ends, elements) = self.sorted(|row, at| (row, self.values[at]));
         let mut out = vec![0.0; self.width * width];
         let rows = out.par_chunks_exact_mut(width.max(1)).enumerate().with_min_len(ROWS_PER_TASK);
         rows.for_each(|(column, out)| {

@@ -67,11 +67,6 @@ impl NormLayer {
         }
     }
 
-    /// Returns which normalisation it is.
-    pub(crate) fn norm(&self) -> Norm {
-        if self.running.is_some() { Norm::Batch } else { Norm::Layer }
-    }
-
     /// Returns scale and shift, and running statistics if there are any.
     pub(crate) fn parameters(&self) -> impl Iterator<Item = &Var> {
         [&self.weight, &self.bias].into_iter().chain(self.running.iter().flatten())
@@ -99,18 +94,14 @@ impl NormLayer {
     }
 
     /// Normalises the rows of an evaluation: by running statistics if there are any.
-    pub(crate) fn evaluate(&self, rows: Matrix) -> Result<Matrix> {
-        let Some([mean, variance]) = &self.running else { return self.evaluate_rows(rows) };
-        let mut rows = rows;
-        let of = |var: &Tensor| var.to_vec1::<f32>();
-        let inverse: Vec<f32> = of(variance)?.iter().map(|&v| inverse_of(v.into())).collect();
-        move_and_scale(&mut rows, &of(mean)?, &inverse);
-        self.scale(&mut rows)?;
-        Ok(rows)
-    }
-
-    fn evaluate_rows(&self, rows: Matrix) -> Result<Matrix> {
-        let mut rows = by_row(rows).unscaled;
+    pub(crate) fn evaluate(&self, mut rows: Matrix) -> Result<Matrix> {
+        if let Some([mean, variance]) = &self.running {
+            let of = |var: &Tensor| var.to_vec1::<f32>();
+            let inverse: Vec<f32> = of(variance)?.iter().map(|&v| inverse_of(v.into())).collect();
+            move_and_scale(&mut rows, &of(mean)?, &inverse);
+        } else {
+            rows = by_row(rows).unscaled;
+        }
         self.scale(&mut rows)?;
         Ok(rows)
     }

@@ -38,7 +38,8 @@ fn naive(made: &NormLayer, x: &[f64], width: usize) -> (Vec<f64>, Vec<[f64; 2]>)
     let [weight, bias]: [Vec<f64>; 2] =
         std::array::from_fn(|i| values(made.parameters().nth(i).unwrap()));
     let (mut out, mut statistics) = (vec![0.0; x.len()], Vec::new());
-    for group in groups(made.norm(), x.len() / width, width) {
+    let norm = if made.running.is_some() { Norm::Batch } else { Norm::Layer };
+    for group in groups(norm, x.len() / width, width) {
         let n = group.len() as f64;
         let mean = group.iter().map(|&at| x[at]).sum::<f64>() / n;
         let variance = group.iter().map(|&at| (x[at] - mean).powi(2)).sum::<f64>() / n;

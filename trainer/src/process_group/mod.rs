@@ -5,16 +5,15 @@
 //! the same point.
 
 mod partitions;
-mod replicas;
 
 use std::time::Instant;
 
 use lodestore_client::load_stats::LoadStats;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::collective::{Collective, CollectiveError, Payload, Reduction, Term, Traffic};
+use crate::adam::ReplicaState;
+use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 
@@ -47,7 +46,7 @@ pub(crate) struct ProcessGroup<'c> {
 }
 
 /// Message of each process at the start of a run.
-#[derive(Clone, Debug)]
+#[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
     /// Digest of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
@@ -55,23 +54,13 @@ pub(crate) struct Opening {
     pub(crate) version: u32,
     /// The pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
-    /// Elements of each parameter.
-    pub(crate) lengths: Vec<usize>,
+    /// From the leader: where the run continues, and after how many updates of each replica. The
+    /// states follow.
+    pub(crate) resumed: Option<(Place, Vec<u32>)>,
 }
 
 /// The place where a run continues, and the state of each of its replicas there.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
-
-/// An opening as it travels.
-#[derive(Serialize, Deserialize)]
-struct OpeningMessage {
-    digest: [u32; 8],
-    version: u32,
-    filled: LoadStats,
-    /// From the leader: where the run continues, and after how many updates of each replica. The
-    /// states follow.
-    resumed: Option<(Place, Vec<u32>)>,
-}
 
 /// The figures of a process after a step.
 #[derive(Default, Serialize, Deserialize)]
@@ -116,26 +105,25 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader continues. None if the leader has ended the
-    /// run.
+    /// sources, and returns to all where the leader continues. `lengths` are the elements of each
+    /// parameter.
     pub(crate) fn open(
         &mut self,
-        opening: Opening,
+        lengths: Vec<usize>,
+        mut opening: Opening,
         resumed: Resumed,
-    ) -> Result<Option<(LoadStats, Resumed)>, TrainError> {
-        let Opening { digest, version, filled, lengths } = opening;
+    ) -> Result<(LoadStats, Resumed), TrainError> {
         self.lengths = lengths;
         if self.n_ranks() == 1 {
-            return Ok(Some((filled, resumed)));
+            return Ok((opening.filled, resumed));
         }
         let resumed = resumed.filter(|_| self.leads());
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
-        let at = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
-        let message = OpeningMessage { digest, version, filled, resumed: at };
-        let Some(mut all) = self.exchange(&message)? else { return Ok(None) };
+        opening.resumed = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
+        let mut all = self.exchange(&opening)?;
         let (mut filled, expected) = (LoadStats::default(), all[0].version);
         for (message, rank) in all.iter().zip(0..) {
-            if message.digest != digest {
+            if message.digest != opening.digest {
                 return Err(TrainError::OtherRun { rank });
             }
             let found = message.version;
@@ -145,7 +133,7 @@ impl<'c> ProcessGroup<'c> {
             filled += message.filled;
         }
         let Some((place, n_steps)) = all.swap_remove(0).resumed else {
-            return Ok(Some((filled, None)));
+            return Ok((filled, None));
         };
         let empty = |&n_steps: &u32| {
             let [values, means, variances] =
@@ -158,33 +146,28 @@ impl<'c> ProcessGroup<'c> {
         };
         let shared = states.iter_mut().try_for_each(|state| self.share(state));
         shared.inspect_err(|_| self.is_over = true)?;
-        Ok(Some((filled, Some((place, states)))))
-    }
-
-    /// Returns the text of the leader; none if it has ended the run.
-    pub(crate) fn text_of_leader(&mut self, text: &str) -> Result<Option<String>, TrainError> {
-        let texts = self.exchange(&text.to_owned())?;
-        Ok(texts.map(|mut texts| texts.swap_remove(0)))
+        Ok((filled, Some((place, states))))
     }
 
     /// Returns the step of all workers, from the outcomes and gradients of this process's workers
-    /// that had a batch. `stats` receives the figures of all. None if the leader has ended the run.
+    /// that had a batch. `stats` receives the figures of all.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
         gradients: Vec<GradientTerm>,
         stats: &mut [MemberStats],
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         let (n_ranks, n_workers) = (self.n_ranks(), stats.len() as u32);
         if n_ranks > 1 {
             let own = self.local_workers(n_workers).map(|worker| stats[worker as usize]);
             let message = StepMessage { stats: own.collect(), outcomes };
-            let Some(all) = self.exchange(&message)? else { return Ok(None) };
+            let all = self.exchange(&message)?;
             outcomes = Vec::new();
             for (message, rank) in all.into_iter().zip(0..) {
                 let of_rank = workers_of(rank, n_ranks, n_workers);
                 if !message.is_of(of_rank) {
-                    return Err(self.raise(out_of_step(rank, "its own workers", "others")));
+                    let error = CollectiveError::out_of_step(rank, "its own workers", "others");
+                    return Err(self.raise(error));
                 }
                 for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
                     stats[worker as usize] = of_worker;
@@ -207,12 +190,11 @@ impl<'c> ProcessGroup<'c> {
         let sum = sum.inspect_err(|_| self.is_over = true)?;
         step.gradients = self.lists(sum);
         step.average_seconds = start.elapsed().as_secs_f64();
-        Ok(Some(step))
+        Ok(step)
     }
 
     /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
-    /// this iteration. Returns the models that are at workers of this process then, in their order;
-    /// none if the leader has ended the run.
+    /// this iteration. Returns the models that are at workers of this process then, in their order.
     ///
     /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
     /// over.
@@ -222,18 +204,16 @@ impl<'c> ProcessGroup<'c> {
         by: u32,
         n_workers: u32,
         parameters: &[f32],
-    ) -> Result<Option<Vec<MovingModel>>, TrainError> {
+    ) -> Result<Vec<MovingModel>, TrainError> {
         let (rank_here, n_ranks) = (self.rank(), self.n_ranks());
         let target = |worker: u32| (worker + by) % n_workers;
         if n_ranks == 1 {
             let arrive = |model: MovingModel| MovingModel { worker: target(model.worker), ..model };
             let mut models: Vec<_> = models.into_iter().map(arrive).collect();
             models.sort_by_key(|model| model.worker);
-            return Ok(Some(models));
+            return Ok(models);
         }
-        if self.exchange_status(CONTINUE, &[])?.is_none() {
-            return Ok(None);
-        }
+        self.exchange_status(CONTINUE, &[])?;
         let to_rank = |rank| models.iter().filter(move |it| target(it.worker) % n_ranks == rank);
         let gradients: Vec<Vec<u8>> = (0..n_ranks)
             .map(|rank| {
@@ -261,7 +241,7 @@ impl<'c> ProcessGroup<'c> {
             let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
             if parameters_of.len() != expected || sums.len() != expected || !are_same {
                 let (expected, found) = ("the models of this step", "models of another step");
-                return Err(self.raise(out_of_step(rank, expected, found)));
+                return Err(self.raise(CollectiveError::out_of_step(rank, expected, found)));
             }
             let sums = sums.chunks_exact(row_bytes.max(1));
             models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {
@@ -270,59 +250,70 @@ impl<'c> ProcessGroup<'c> {
             }));
         }
         models.sort_by_key(|model| model.worker);
-        Ok(Some(models))
+        Ok(models)
     }
 
-    /// Returns the number of the leader; none if it has ended the run.
-    pub(crate) fn number_of_leader(&mut self, number: u32) -> Result<Option<u32>, TrainError> {
-        let numbers = self.exchange(&number)?;
-        Ok(numbers.map(|numbers| numbers[0]))
+    /// Returns the message of the leader.
+    pub(crate) fn of_leader<M: Serialize + DeserializeOwned>(
+        &mut self,
+        message: &M,
+    ) -> Result<M, TrainError> {
+        Ok(self.exchange(message)?.swap_remove(0))
     }
 
     /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
-    /// are passed to this process, else none. None at all if the leader has ended the run.
+    /// are passed to this process, else none.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
         lengths: &[usize],
         to: RowsTo,
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
-        if self.exchange_status(CONTINUE, &[])?.is_none() {
-            return Ok(None);
-        }
+    ) -> Result<Vec<Vec<u8>>, TrainError> {
+        self.exchange_status(CONTINUE, &[])?;
         let is_for = |rank: u32| to == RowsTo::All || rank == 0;
         let to_rank = |rank| if is_for(rank) { rows } else { &[] };
         let outgoing: Vec<&[u8]> = (0..self.n_ranks()).map(to_rank).collect();
         let mut incoming = Vec::new();
-        let moved = self.collective.all_to_all(Payload::Embeddings, 4, &outgoing, &mut incoming);
+        let lengths = if is_for(self.rank()) { lengths } else { &vec![0; lengths.len()] };
+        self.move_rows(4, &outgoing, &mut incoming, lengths)?;
+        Ok(incoming)
+    }
+
+    /// Sends rows of layers to each rank, and fills `incoming` with as many bytes as are `expected`
+    /// from each.
+    fn move_rows(
+        &mut self,
+        row_bytes: usize,
+        outgoing: &[&[u8]],
+        incoming: &mut Vec<Vec<u8>>,
+        expected: &[usize],
+    ) -> Result<(), TrainError> {
+        let moved = self.collective.all_to_all(Payload::Embeddings, row_bytes, outgoing, incoming);
         moved.inspect_err(|_| self.is_over = true)?;
-        for (rank, (bytes, &length)) in (0..).zip(incoming.iter().zip(lengths)) {
-            let expected = if is_for(self.rank()) { length } else { 0 };
-            if bytes.len() != expected {
-                self.is_over = true;
-                let expected = format!("{expected} bytes of rows");
-                let found = format!("{} bytes", bytes.len());
-                let error = CollectiveError::OutOfStep { rank, expected, found };
-                return Err(self.collective.raise(error).into());
-            }
+        for (rank, (bytes, &n_bytes)) in (0..).zip(incoming.iter().zip(expected)) {
+            let expected = CollectiveError::expect_bytes(rank, bytes, n_bytes);
+            expected.map_err(|error| self.raise(error))?;
         }
-        Ok(Some(incoming))
+        Ok(())
     }
 
     /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
     /// bytes that all processes have sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
-        let is_first = self.n_ranks() > 1 && !self.is_over;
-        if is_first && self.exchange_status(status, &[])?.is_some() {
-            return Err(self.raise(out_of_step(0, "the end of the run", "a step")));
+        if self.n_ranks() > 1 && !self.is_over {
+            match self.exchange_status(status, &[]) {
+                Err(TrainError::Ended) => {}
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    let error = CollectiveError::out_of_step(0, "the end of the run", "a step");
+                    return Err(self.raise(error));
+                }
+            }
         }
-        let Traffic { rows, gradients, parameters, embeddings, control } =
-            *self.collective.traffic();
-        let mut sums = [rows, gradients, parameters, embeddings, control];
-        self.collective.all_reduce(Reduction::Sum, &mut sums)?;
-        let [rows, gradients, parameters, embeddings, control] = sums;
-        Ok(Traffic { rows, gradients, parameters, embeddings, control })
+        let mut sums = *self.collective.traffic();
+        self.collective.all_reduce(bytemuck::cast_mut::<_, [u64; 5]>(&mut sums))?;
+        Ok(sums)
     }
 
     /// Passes on to all that this process has failed, unless they know.
@@ -332,20 +323,21 @@ impl<'c> ProcessGroup<'c> {
         }
     }
 
-    /// Returns the messages of all processes; none if the leader has ended the run.
+    /// Returns the messages of all processes. Fails with [`TrainError::Ended`] if the leader has
+    /// ended the run, as all do here that wait for others.
     pub(crate) fn exchange<M: Serialize + DeserializeOwned>(
         &mut self,
         message: &M,
-    ) -> Result<Option<Vec<M>>, TrainError> {
+    ) -> Result<Vec<M>, TrainError> {
         let bytes = serde_json::to_vec(message);
         let bytes = bytes.map_err(|error| self.raise(malformed(self.rank(), &error)))?;
-        let Some(all) = self.exchange_status(CONTINUE, &bytes)? else { return Ok(None) };
+        let all = self.exchange_status(CONTINUE, &bytes)?;
         let decode = |(bytes, rank): (Vec<u8>, u32)| {
             serde_json::from_slice(bytes.get(1..).unwrap_or_default())
                 .map_err(|error| malformed(rank, &error))
         };
         let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
-        messages.map(Some).map_err(|error| self.raise(error))
+        messages.map_err(|error| self.raise(error))
     }
 
     /// Returns `error`, which this process has found beside a transfer; the others may not have.
@@ -354,13 +346,8 @@ impl<'c> ProcessGroup<'c> {
         self.collective.raise(error).into()
     }
 
-    /// Returns the bytes of all processes behind their status; none if the leader has ended the
-    /// run.
-    fn exchange_status(
-        &mut self,
-        status: u8,
-        message: &[u8],
-    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+    /// Returns the bytes of all processes behind their status.
+    fn exchange_status(&mut self, status: u8, message: &[u8]) -> Result<Vec<Vec<u8>>, TrainError> {
         let mut all = Vec::new();
         let mine = [&[status], message].concat();
         let gathered = self.collective.all_gather(Payload::Control, &mine, &mut all);
@@ -374,9 +361,9 @@ impl<'c> ProcessGroup<'c> {
         }
         if all[0].first() == Some(&ENDED) {
             self.is_over = true;
-            return Ok(None);
+            return Err(TrainError::Ended);
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     /// Returns the rank of this process.
@@ -409,12 +396,8 @@ impl<'c> ProcessGroup<'c> {
                 bytes.extend_from_slice(piece);
             }
             self.collective.broadcast(Payload::Parameters, 0, &mut bytes)?;
-            if bytes.len() != piece.len() {
-                let expected = format!("{} bytes", piece.len());
-                let found = format!("{} bytes", bytes.len());
-                let error = CollectiveError::OutOfStep { rank: 0, expected, found };
-                return Err(self.collective.raise(error));
-            }
+            let expected = CollectiveError::expect_bytes(0, &bytes, piece.len());
+            expected.map_err(|error| self.collective.raise(error))?;
             piece.copy_from_slice(&bytes);
         }
         Ok(())
@@ -429,12 +412,7 @@ pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), Col
 }
 
 fn malformed(rank: u32, error: &serde_json::Error) -> CollectiveError {
-    out_of_step(rank, "a message of this step", &error.to_string())
-}
-
-fn out_of_step(rank: u32, expected: &str, found: &str) -> CollectiveError {
-    let (expected, found) = (expected.to_owned(), found.to_owned());
-    CollectiveError::OutOfStep { rank, expected, found }
+    CollectiveError::out_of_step(rank, "a message of this step", error.to_string())
 }
 
 /// Returns the workers of `rank`.

@@ -1,60 +1,47 @@
-//! Rows and gradients of partitions that train together.
+//! Rows, gradients and local models of partitions.
 
 use super::ProcessGroup;
+use crate::adam::ReplicaState;
 use crate::collective::{CollectiveError, Payload, Term};
 use crate::error::TrainError;
 use crate::strategy::full::{Messages, PartFigures};
 
 impl ProcessGroup<'_> {
     /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
-    /// ones, of `expected` bytes. False if the leader has ended the run.
+    /// ones, of `expected` bytes.
     pub(crate) fn exchange_rows(
         &mut self,
         row_bytes: usize,
         messages: &mut Messages,
         expected: &[usize],
-    ) -> Result<bool, TrainError> {
+    ) -> Result<(), TrainError> {
         let Messages { outgoing, incoming } = messages;
         if self.n_ranks() == 1 {
             incoming.resize_with(1, Vec::new);
             std::mem::swap(outgoing, incoming);
-            return Ok(true);
+            return Ok(());
         }
-        if self.exchange_status(super::CONTINUE, &[])?.is_none() {
-            return Ok(false);
-        }
+        self.exchange_status(super::CONTINUE, &[])?;
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
-        let (payload, row_bytes) = (Payload::Embeddings, row_bytes.max(1));
-        let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, incoming);
-        moved.inspect_err(|_| self.is_over = true)?;
-        for (rank, (bytes, &expected)) in (0..).zip(incoming.iter().zip(expected)) {
-            if bytes.len() != expected {
-                let expected = format!("{expected} bytes of rows");
-                let found = format!("{} bytes", bytes.len());
-                return Err(self.raise(CollectiveError::OutOfStep { rank, expected, found }));
-            }
-        }
-        Ok(true)
+        self.move_rows(row_bytes.max(1), &outgoing, incoming, expected)
     }
 
-    /// Returns the figures of all `n_parts` partitions, in their order; none if the leader has
-    /// ended the run.
+    /// Returns the figures of all `n_parts` partitions, in their order.
     pub(crate) fn exchange_figures(
         &mut self,
         figures: Vec<PartFigures>,
         n_parts: u32,
-    ) -> Result<Option<Vec<PartFigures>>, TrainError> {
+    ) -> Result<Vec<PartFigures>, TrainError> {
         let mut all = figures;
         if self.n_ranks() > 1 {
-            let Some(of_ranks) = self.exchange(&all)? else { return Ok(None) };
-            all = of_ranks.into_iter().flatten().collect();
+            all = self.exchange(&all)?.into_iter().flatten().collect();
         }
         all.sort_by_key(|of_part| of_part.part);
         if !all.iter().map(|of_part| of_part.part).eq(0..n_parts) {
             let (expected, found) = ("the figures of each partition", "others");
-            return Err(self.raise(super::out_of_step(0, expected, found)));
+            return Err(self.raise(CollectiveError::out_of_step(0, expected, found)));
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     /// Returns the sum of the terms of all partitions, in their order: a list for each parameter.
@@ -63,5 +50,75 @@ impl ProcessGroup<'_> {
         let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
         let sum = sum.inspect_err(|_| self.is_over = true)?;
         Ok(self.lists(sum))
+    }
+
+    /// Returns whether `worker` belongs to this process.
+    pub(crate) fn has_worker(&self, worker: u32) -> bool {
+        worker % self.n_ranks() == self.rank()
+    }
+
+    /// Returns the sum of the terms of all processes, of `len` values each, in their order.
+    pub(crate) fn sum_parameters(
+        &mut self,
+        terms: Vec<Term>,
+        len: usize,
+    ) -> Result<Vec<f32>, TrainError> {
+        let sum = self.collective.reduce_ordered(Payload::Parameters, terms, len);
+        Ok(sum.inspect_err(|_| self.is_over = true)?)
+    }
+
+    /// Brings the state of each partition to the leader; partition p belongs to worker p mod
+    /// `n_workers`.
+    pub(crate) fn gather_states(
+        &mut self,
+        states: &mut [ReplicaState],
+        n_workers: u32,
+    ) -> Result<(), TrainError> {
+        for (part, state) in (0..).zip(states) {
+            let owner = part % n_workers % self.n_ranks();
+            let moved = match (self.leads(), owner) {
+                (_, 0) => Ok(()),
+                (true, owner) => self.receive_state(owner, state),
+                (false, owner) if owner == self.rank() => self.send_state(state),
+                _ => Ok(()),
+            };
+            moved.inspect_err(|_| self.is_over = true)?;
+        }
+        Ok(())
+    }
+
+    fn send_state(&mut self, state: &ReplicaState) -> Result<(), CollectiveError> {
+        let n_steps = state.n_steps.to_ne_bytes();
+        self.collective.send(0, Payload::Parameters, &n_steps)?;
+        let lists = [&state.values, &state.means, &state.variances].into_iter().flatten();
+        for piece in lists.flat_map(|list| list.chunks(self.piece_elements)) {
+            self.collective.send(0, Payload::Parameters, bytemuck::cast_slice(piece))?;
+        }
+        Ok(())
+    }
+
+    fn receive_state(
+        &mut self,
+        from: u32,
+        state: &mut ReplicaState,
+    ) -> Result<(), CollectiveError> {
+        let empty = || self.lengths.iter().map(|&n| vec![0.0; n]).collect();
+        *state = ReplicaState { n_steps: 0, values: empty(), means: empty(), variances: empty() };
+        self.receive_values(from, bytemuck::bytes_of_mut(&mut state.n_steps))?;
+        let ReplicaState { values, means, variances, .. } = state;
+        let (lists, len) = ([values, means, variances].into_iter().flatten(), self.piece_elements);
+        for piece in lists.flat_map(|list| list.chunks_mut(len)) {
+            self.receive_values(from, bytemuck::cast_slice_mut(piece))?;
+        }
+        Ok(())
+    }
+
+    fn receive_values(&mut self, from: u32, out: &mut [u8]) -> Result<(), CollectiveError> {
+        let mut bytes = Vec::new();
+        self.collective.receive(from, Payload::Parameters, &mut bytes)?;
+        let expected = CollectiveError::expect_bytes(from, &bytes, out.len());
+        expected.map_err(|error| self.collective.raise(error))?;
+        out.copy_from_slice(&bytes);
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::collective::{Tag, ThreadCollective};
 
 fn opening(first: u32) -> Opening {
     let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };
-    Opening { digest: [first; 8], version: 0, filled, lengths: vec![2, 1] }
+    Opening { digest: [first; 8], filled, ..Opening::default() }
 }
 
 /// Runs `body` as each of `n_ranks` processes.
@@ -41,7 +41,7 @@ fn a_step_has_the_same_bits_in_any_number_of_processes() {
     // The third worker has no batch; of four processes one has none at all.
     let step = |n_ranks| {
         in_all(n_ranks, |mut group| {
-            group.open(opening(1), None).unwrap().unwrap();
+            group.open(vec![2, 1], opening(1), None).unwrap();
             let mut stats = vec![MemberStats::default(); 4];
             let (mut outcomes, mut gradients) = (Vec::new(), Vec::new());
             for worker in group.local_workers(4) {
@@ -52,7 +52,7 @@ fn a_step_has_the_same_bits_in_any_number_of_processes() {
                     gradients.push(gradient(worker));
                 }
             }
-            let step = group.step(outcomes, gradients, &mut stats).unwrap().unwrap();
+            let step = group.step(outcomes, gradients, &mut stats).unwrap();
             let figures: Vec<u64> = stats.iter().map(|of| of.buffer_bytes).collect();
             assert_eq!(figures, [0, 1, 2, 3]);
             let bits = step.gradients.iter().flatten().map(|value| value.to_bits());
@@ -74,13 +74,13 @@ fn a_step_has_the_same_bits_in_any_number_of_processes() {
 fn models_move_to_the_same_workers_in_any_number_of_processes() {
     let moved = |n_ranks, by| {
         let found = in_all(n_ranks, |mut group| {
-            group.open(opening(1), None).unwrap().unwrap();
+            group.open(vec![2, 1], opening(1), None).unwrap();
             let sum = |worker: u32| vec![worker as f32, -0.0, 0.1 * worker as f32];
             let models = group.local_workers(5);
             let models = models.map(|worker| MovingModel { worker, sum: sum(worker) });
             let parameters = &[1.0, f32::NAN, 3.0];
             let models = group.migrate(models.collect(), by, 5, parameters);
-            let models = models.unwrap().unwrap();
+            let models = models.unwrap();
             let own: Vec<u32> = group.local_workers(5).collect();
             assert!(models.iter().map(|model| model.worker).eq(own), "{n_ranks} {by}");
             let bits = |model: MovingModel| {
@@ -103,7 +103,7 @@ fn models_move_to_the_same_workers_in_any_number_of_processes() {
         }
     }
     let found = in_all(2, |mut group| {
-        group.open(opening(1), None).unwrap().unwrap();
+        group.open(vec![2, 1], opening(1), None).unwrap();
         let worker = group.rank();
         let models = vec![MovingModel { worker, sum: vec![0.0; 3] }];
         let parameters = [1.0, worker as f32, 3.0];
@@ -125,10 +125,6 @@ impl Collective for Raising {
 
     fn n_ranks(&self) -> u32 {
         self.ranks.n_ranks()
-    }
-
-    fn n_local(&self) -> u32 {
-        self.ranks.n_local()
     }
 
     fn traffic(&mut self) -> &mut Traffic {
@@ -185,7 +181,7 @@ fn all_continue_with_the_state_of_the_leader() {
         let found = in_all(3, |mut group| {
             group.piece_elements = piece_elements;
             let resumed = group.leads().then(|| (place, states.to_vec()));
-            let opened = group.open(opening(1), resumed).unwrap().unwrap();
+            let opened = group.open(vec![2, 1], opening(1), resumed).unwrap();
             (opened, group.leads(), group.collective.traffic().parameters)
         });
         for ((filled, resumed), leads, n_bytes) in found {
@@ -200,11 +196,11 @@ fn all_continue_with_the_state_of_the_leader() {
 fn a_process_of_another_run_a_failure_and_an_end_reach_all() {
     let found = in_all(3, |mut group| {
         let first = if group.rank() == 2 { 7 } else { 1 };
-        group.open(opening(first), None).unwrap_err().to_string()
+        group.open(vec![2, 1], opening(first), None).unwrap_err().to_string()
     });
     assert!(found[0].contains("process 2 of the run has other settings"), "{found:?}");
     let found = in_all(3, |mut group| {
-        group.open(opening(1), None).unwrap().unwrap();
+        group.open(vec![2, 1], opening(1), None).unwrap();
         if group.rank() == 1 {
             group.fail(&TrainError::WorkerPanicked { worker: 1 });
             return String::new();
@@ -226,7 +222,7 @@ fn a_process_of_another_run_a_failure_and_an_end_reach_all() {
     for message in [&b""[..], b"{", &foreign, &few] {
         let message = [&[CONTINUE], message].concat();
         let found = in_all(2, |mut group| {
-            group.open(opening(1), None).unwrap().unwrap();
+            group.open(vec![2, 1], opening(1), None).unwrap();
             if group.leads() {
                 let stats = &mut [MemberStats::default(); 2];
                 return group.step(Vec::new(), Vec::new(), stats).unwrap_err().to_string();
@@ -238,12 +234,12 @@ fn a_process_of_another_run_a_failure_and_an_end_reach_all() {
         assert!(found[0].contains("process 1 of the run is out of step"), "{found:?}");
     }
     let ended = in_all(2, |mut group| {
-        group.open(opening(1), None).unwrap().unwrap();
+        group.open(vec![2, 1], opening(1), None).unwrap();
         if group.leads() {
             return group.end().is_ok();
         }
         let step = group.step(Vec::new(), Vec::new(), &mut [MemberStats::default(); 2]);
-        step.unwrap().is_none() && group.end().is_ok()
+        matches!(step, Err(TrainError::Ended)) && group.end().is_ok()
     });
     assert_eq!(ended, [true, true]);
 }

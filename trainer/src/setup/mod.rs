@@ -4,14 +4,15 @@ mod schedule;
 
 use std::{
     ops::ControlFlow,
+    path::PathBuf,
     sync::Arc,
     thread::{self, Scope, ScopedJoinHandle},
     time::Instant,
 };
 
+use lodestore_client::Prefetcher;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchSource, Window};
-use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{
     NodeId, PartId, PartitionBook,
     sampler::{Deal, RootPlan, Sampler},
@@ -20,16 +21,15 @@ use tracing::warn;
 
 use crate::checkpoint::Settings;
 use crate::config::{Fetch, HopConfig, Migration, Sampling, Strategy, TrainConfig};
-use crate::error::TrainError;
-use crate::error::check;
+use crate::error::{TrainError, check};
 use crate::evaluate::Evaluator;
 use crate::features::FeatureRows;
-use crate::labels::{LabelUse, Labels};
+use crate::labels::Labels;
 use crate::layerwise::{LayerPass, Owners, PassLimits};
 use crate::matrix::workspace::Workspace;
 use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
-use crate::process_group::ProcessGroup;
+use crate::process_group::{Opening, ProcessGroup};
 use crate::report::Progress;
 use crate::sources::{TrainGraph, WorkerSources};
 use crate::step::Place;
@@ -71,11 +71,8 @@ impl<'a> Setup<'a> {
         check_sources(graph, sources, &workers)?;
         check_buffers(config.fetch(), sources, &workers)?;
         let owned = owned_parts(config, graph, workers[0]);
-        let usage = match file {
-            Some(file) => LabelUse::Measuring { n_classes: file.n_classes()? },
-            None => LabelUse::Training,
-        };
-        let labels = Labels::read(&sources[0], &owned, graph.book, config, usage)?;
+        let known_classes = file.map(ModelFile::n_classes).transpose()?;
+        let labels = Labels::read(&sources[0], &owned, graph.book, config, known_classes)?;
         if config.patience > 0 && labels.validation.is_empty() {
             return Err(TrainError::NothingToValidate { tensor: config.split_tensor.clone() });
         }
@@ -85,7 +82,7 @@ impl<'a> Setup<'a> {
         let most = format!("at most one for each of the {n_parts} partitions");
         let is_whole = matches!(config.strategy, Strategy::Sdt | Strategy::Full);
         check(!is_whole || config.workers <= n_parts, "workers", &most, config.workers)?;
-        let spec = ModelSpec::new(config, features.width(), labels.n_classes);
+        let spec = ModelSpec::new(config, features.width, labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
         spec.check_size()?;
         let model = Model::new(&spec, config.seed)?;
@@ -110,7 +107,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Writes the schedule, if the strategy has one and it is not there; one process does so for
-    /// all. Breaks if `progress` or the leader did.
+    /// all. Breaks if `progress` did.
     pub(crate) fn prepare(
         &mut self,
         group: &mut ProcessGroup<'_>,
@@ -137,14 +134,11 @@ impl<'a> Setup<'a> {
                 return Ok(flow);
             }
         }
-        let of_leader = group.text_of_leader(text.unwrap_or_default())?;
-        let Some(of_leader) = of_leader else { return Ok(ControlFlow::Break(())) };
+        let of_leader = group.of_leader(&text.unwrap_or_default().to_owned())?;
         let seconds = start.elapsed().as_secs_f64();
-        let path = if group.leads() { path } else { of_leader.into() };
+        let path = if group.leads() { path } else { PathBuf::from(of_leader) };
         let written = self.open_schedule(path, is_stored, seconds)?;
-        let digest = group.text_of_leader(&written.schedule.digest_hex())?;
-        let Some(digest) = digest else { return Ok(ControlFlow::Break(())) };
-        written.check_digest(digest)?;
+        written.check_digest(&group.of_leader(&written.schedule.digest_hex())?)?;
         self.written = Some(written);
         Ok(flow)
     }
@@ -176,8 +170,16 @@ impl<'a> Setup<'a> {
         );
     }
 
+    /// Returns the message of this process at the start of the run.
+    pub(crate) fn opening(&self) -> Opening {
+        let mut filled = LoadStats::default();
+        self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
+        let version = self.sources[0].untiered.pinned_version().unwrap_or(0);
+        Opening { digest: self.digest(), version, filled, resumed: None }
+    }
+
     /// Returns the digest of all that must be the same in all processes of a run.
-    pub(crate) fn digest(&self) -> [u32; 8] {
+    fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
         let mut digest = blake3::Hasher::new();
@@ -191,54 +193,33 @@ impl<'a> Setup<'a> {
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
     }
 
-    /// Returns the version of rows that the sources keep to; 0 for the newest.
-    pub(crate) fn pinned_version(&self) -> u32 {
-        self.sources[0].untiered.pinned_version().unwrap_or(0)
-    }
-
-    /// Returns the counters of what filled the sources of the workers here.
-    pub(crate) fn filled(&self) -> LoadStats {
-        let mut filled = LoadStats::default();
-        self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
-        filled
-    }
-
     /// Returns the run's settings, as far as they decide what is computed.
     pub(crate) fn settings(&self) -> Settings {
-        Settings::new(self.config, self.features.width(), &self.labels.digest())
+        Settings::new(self.config, self.features.width, &self.labels.digest())
     }
 
     /// Returns what accuracy is measured with; it reads through the sources of all workers here.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
-        let TrainConfig { metric, measure_test, .. } = *self.config;
-        Ok(Evaluator::new(self.layer_pass()?, &self.labels, metric, measure_test))
-    }
-
-    /// Returns what all nodes' rows are computed with.
-    fn layer_pass(&self) -> Result<LayerPass<'_>, TrainError> {
         let loader = |(&worker, sources): (&u32, &WorkerSources)| {
             let owned = owned_parts(self.config, self.graph, worker);
             sources.untiered_loader(&self.config.feature_tensor, &owned)
         };
         let loaders =
             self.workers.iter().zip(self.sources).map(loader).collect::<Result<_, _>>()?;
-        Ok(LayerPass {
+        let pass = LayerPass {
             topology: self.graph.topology,
             owners: Owners { book: self.graph.book, n_workers: self.config.workers },
             features: self.features.clone(),
             loaders,
             limits: PassLimits::within(self.config.evaluation_bytes),
-        })
-    }
-
-    /// Returns whether there are test nodes.
-    pub(crate) fn has_test(&self) -> bool {
-        !self.labels.test.is_empty()
+        };
+        let TrainConfig { metric, measure_test, .. } = *self.config;
+        Ok(Evaluator { pass, labels: &self.labels, metric, measure_test })
     }
 
     /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
-        ModelSpec::new(self.config, self.features.width(), self.labels.n_classes)
+        ModelSpec::new(self.config, self.features.width, self.labels.n_classes)
     }
 
     /// Returns all workers of this process, with prefetchers that run from `place` on, which is
@@ -291,8 +272,9 @@ impl<'a> Setup<'a> {
         place: Place,
     ) -> Result<WorkerSetup<'scope>, TrainError> {
         let (config, topology) = (self.config, self.graph.topology);
-        let (loader, share) = (self.loader(worker)?, self.share(worker));
-        let remote = Arc::clone(&self.sources_of(worker).remote);
+        let (sources, share) = (self.sources_of(worker), self.share(worker));
+        let owned = owned_parts(config, self.graph, worker);
+        let loader = sources.loader(&config.feature_tensor, &owned)?;
         let n_batches = self.n_batches[worker as usize];
         let first = place.first_batch(n_batches);
         let mut rapid = None;
@@ -340,12 +322,7 @@ impl<'a> Setup<'a> {
             topology,
             config,
         };
-        Ok(WorkerSetup { worker, n_batches, rapid, remote })
-    }
-
-    fn loader(&self, worker: u32) -> Result<BatchLoader, TrainError> {
-        let owned = owned_parts(self.config, self.graph, worker);
-        Ok(self.sources_of(worker).loader(&self.config.feature_tensor, &owned)?)
+        Ok(WorkerSetup { worker, n_batches, rapid, remote: Arc::clone(&sources.remote) })
     }
 
     pub(crate) fn sources_of(&self, worker: u32) -> &WorkerSources {
@@ -395,13 +372,9 @@ fn check_sources(
     sources: &[WorkerSources],
     workers: &[u32],
 ) -> Result<(), TrainError> {
-    if workers.is_empty() || sources.len() != workers.len() {
-        return Err(TrainError::Setting {
-            setting: "workers",
-            expected: format!("at least one per process, with sources for {}", sources.len()),
-            found: workers.len().to_string(),
-        });
-    }
+    let has_sources = !workers.is_empty() && sources.len() == workers.len();
+    let most = format!("at least one per process, with sources for {}", sources.len());
+    check(has_sources, "workers", &most, workers.len())?;
     let expected = graph.book.n_nodes();
     let found = graph.topology.n_nodes();
     if found != expected {

@@ -32,16 +32,13 @@ pub(crate) struct Written {
 
 impl Written {
     /// Fails unless it is the schedule with this digest, the one of the first process.
-    pub(super) fn check_digest(&self, expected: String) -> Result<(), TrainError> {
+    pub(super) fn check_digest(&self, expected: &str) -> Result<(), TrainError> {
         let found = self.schedule.digest_hex();
         if found == expected {
             return Ok(());
         }
-        Err(TrainError::OtherScheduleHere {
-            path: self.path.display().to_string(),
-            expected,
-            found,
-        })
+        let fault = format!("is another one here ({found}) than there ({expected})");
+        Err(TrainError::ScheduleElsewhere { path: self.path.display().to_string(), fault })
     }
 }
 
@@ -95,9 +92,9 @@ impl Setup<'_> {
         seconds: f64,
     ) -> Result<Written, TrainError> {
         let config = self.config;
-        let elsewhere = |source| TrainError::ScheduleElsewhere {
+        let elsewhere = |error| TrainError::ScheduleElsewhere {
             path: path.display().to_string(),
-            source: Box::new(source),
+            fault: format!("cannot be opened here: {error}"),
         };
         let schedule = Schedule::open(&path).map_err(elsewhere)?;
         schedule.expect_graph(self.graph.uuid, self.graph.topology.n_nodes())?;

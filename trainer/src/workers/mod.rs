@@ -2,11 +2,8 @@
 //! other processes.
 
 use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
-    thread::{Scope, ScopedJoinHandle, available_parallelism},
+    sync::Arc,
+    thread::Scope,
     time::{Duration, Instant},
 };
 
@@ -25,17 +22,19 @@ use crate::strategy::full::FullTeam;
 use crate::strategy::hop::{Iteration, Iterations};
 use crate::strategy::sdt::PartitionTeam;
 use crate::worker::{StepOrder, Worker};
+use crate::worker_thread::{WorkerThread, thread_pool};
 
 /// Workers of this process. Parameters do not change while a step is under way.
 pub(crate) struct Team<'scope> {
     members: Vec<Member<'scope>>,
-    n_steps: u32,
+    /// Steps of an epoch: the batches of the worker that has most.
+    pub(crate) n_steps: u32,
     /// Figures of all workers of the run after the last step.
     stats: Vec<MemberStats>,
-    /// Those of a run with migration.
-    iterations: Option<Iterations<'scope>>,
+    /// Those of a run with migration, in the time steps of which workers train.
+    pub(crate) iterations: Option<Iterations<'scope>>,
     /// Time steps of each that are merged into the others.
-    n_merges: u32,
+    pub(crate) n_merges: u32,
 }
 
 /// The workers of this process, by what they train.
@@ -53,8 +52,8 @@ impl Teams<'_> {
     pub(crate) fn stats(&mut self, epoch: u32) -> &[MemberStats] {
         match self {
             Self::Steps(team) => team.stats(epoch),
-            Self::Partitions(team) => team.stats(),
-            Self::Full(team) => team.stats(),
+            Self::Partitions(team) => &team.stats,
+            Self::Full(team) => &team.stats,
         }
     }
 }
@@ -71,10 +70,7 @@ pub(crate) struct WorkerSetup<'scope> {
 }
 
 struct Member<'scope> {
-    worker: u32,
-    orders: SyncSender<StepOrder>,
-    outcomes: Receiver<Result<StepOutcome, TrainError>>,
-    thread: ScopedJoinHandle<'scope, ()>,
+    thread: WorkerThread<'scope, StepOrder, StepOutcome>,
     n_batches: u32,
     rapid: Option<Arc<Rapid<'scope>>>,
     remote: Arc<dyn RowSource>,
@@ -91,42 +87,26 @@ impl<'scope> Team<'scope> {
         n_processes: u32,
         [n_workers, n_steps]: [u32; 2],
     ) -> Result<Self, TrainError> {
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_pools = setups.len().max(1) * n_processes as usize;
-        let n_threads = (n_cores / n_pools).max(1);
-        let start = |WorkerSetup { worker, n_batches, rapid, remote }| {
-            let number = worker.worker;
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
-            let (orders, inbox) = sync_channel(1);
-            let (outbox, outcomes) = sync_channel(1);
-            let thread = scope.spawn(move || pool.install(move || worker.run(&inbox, &outbox)));
-            let prefetch = PrefetchStats::default();
-            let worker = number;
-            Ok(Member { worker, orders, outcomes, thread, n_batches, rapid, remote, prefetch })
+        let n_pools = setups.len() * n_processes as usize;
+        let start = |WorkerSetup { mut worker, n_batches, rapid, remote }| {
+            let (pool, number) = (thread_pool(n_pools)?, worker.worker);
+            let work = move |order: StepOrder| worker.step(&order);
+            let thread = WorkerThread::start(scope, number, pool, work);
+            Ok(Member { thread, n_batches, rapid, remote, prefetch: PrefetchStats::default() })
         };
         let members = setups.into_iter().map(start).collect::<Result<_, TrainError>>()?;
         let stats = vec![MemberStats::default(); n_workers as usize];
         Ok(Self { members, n_steps, stats, iterations: None, n_merges: 0 })
     }
 
-    /// Has the workers train in the time steps of `iterations`.
-    pub(crate) fn step_through_iterations(&mut self, iterations: Iterations<'scope>) {
-        self.iterations = Some(iterations);
-    }
-
-    /// Returns the steps of an epoch: the batches of the worker that has most.
-    pub(crate) fn n_steps(&self) -> u32 {
-        self.n_steps
-    }
-
     /// Has every worker that has a batch left train on it, and averages gradients in the order of
-    /// workers, or under migration of models. None if the leader has ended the run.
+    /// workers, or under migration of models.
     pub(crate) fn step(
         &mut self,
         Place { epoch, step }: Place,
         replica: &Replica,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         if let Some(iterations) = &mut self.iterations {
             let iteration = iterations.get(epoch, step, self.n_merges);
             return self.step_through(&iteration, Place { epoch, step }, replica, group);
@@ -148,13 +128,13 @@ impl<'scope> Team<'scope> {
         Place { epoch, step }: Place,
         replica: &Replica,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<TeamStep>, TrainError> {
+    ) -> Result<TeamStep, TrainError> {
         let parameters = replica.adam.values().concat();
         let (n_workers, of_models) = (self.stats.len() as u32, iteration.roots_of_models());
         // All are equal as an iteration begins: each is where its first time step is.
         let start = |member: &Member<'_>| {
             let sum = vec![0.0; parameters.len()];
-            MovingModel { worker: member.worker, sum }
+            MovingModel { worker: member.thread.worker, sum }
         };
         let mut models: Vec<MovingModel> = self.members.iter().map(start).collect();
         let mut totals = vec![StepOutcome::default(); models.len()];
@@ -162,10 +142,7 @@ impl<'scope> Team<'scope> {
         for (at, time_step) in iteration.steps().iter().enumerate() {
             if let Some(before) = at.checked_sub(1).map(|before| &iteration.steps()[before]) {
                 let (by, start) = (time_step.offset - before.offset, Instant::now());
-                let Some(moved) = group.migrate(models, by, n_workers, &parameters)? else {
-                    return Ok(None);
-                };
-                models = moved;
+                models = group.migrate(models, by, n_workers, &parameters)?;
                 moving += start.elapsed();
                 model_bytes += u64::from(n_workers) * 2 * size_of_val(&parameters[..]) as u64;
             }
@@ -189,15 +166,13 @@ impl<'scope> Team<'scope> {
             GradientTerm { order, n_roots: of_models[order as usize], values }
         };
         let gradients = models.into_iter().map(term).filter(|term| term.n_roots > 0).collect();
-        let workers = self.members.iter().map(|member| member.worker);
+        let workers = self.members.iter().map(|member| member.thread.worker);
         let outcomes = workers.zip(totals).filter(|(_, total)| total.n_roots > 0).collect();
         self.take_stats(epoch);
         let step = group.step(outcomes, gradients, &mut self.stats)?;
         let n_time_steps = iteration.steps().len() as u32;
-        Ok(step.map(|step| {
-            let average_seconds = step.average_seconds + moving.as_secs_f64();
-            TeamStep { n_time_steps, model_bytes, average_seconds, ..step }
-        }))
+        let average_seconds = step.average_seconds + moving.as_secs_f64();
+        Ok(TeamStep { n_time_steps, model_bytes, average_seconds, ..step })
     }
 
     /// Has the workers of this process that have the batch of `order` train on it; returns their
@@ -206,24 +181,16 @@ impl<'scope> Team<'scope> {
         let mut outcomes = Vec::with_capacity(self.members.len());
         for member in self.members.iter().filter(|member| order.batch < member.n_batches) {
             let ends_epoch = order.batch + 1 == member.n_batches;
-            // A worker that is gone shows when its outcome is missing.
-            let _ = member.orders.send(StepOrder { ends_epoch, ..order.clone() });
+            member.thread.order(StepOrder { ends_epoch, ..order.clone() });
         }
         for member in &mut self.members {
             if order.batch < member.n_batches {
-                let worker = member.worker;
-                let gone = |_| TrainError::WorkerPanicked { worker };
-                let outcome = member.outcomes.recv().map_err(gone)??;
+                let outcome = member.thread.outcome()?;
                 member.prefetch = outcome.prefetch;
-                outcomes.push((worker, outcome));
+                outcomes.push((member.thread.worker, outcome));
             }
         }
         Ok(outcomes)
-    }
-
-    /// Sets how many time steps of each iteration are merged into the others.
-    pub(crate) fn set_merges(&mut self, n_merges: u32) {
-        self.n_merges = n_merges;
     }
 
     /// Returns the figures of all workers of the run, with VectorPulls for the hot sets of epochs
@@ -236,7 +203,7 @@ impl<'scope> Team<'scope> {
     fn take_stats(&mut self, epoch: u32) {
         for member in &self.members {
             let rapid = member.rapid.as_ref();
-            self.stats[member.worker as usize] = MemberStats {
+            self.stats[member.thread.worker as usize] = MemberStats {
                 prefetch: member.prefetch,
                 steady: rapid.map_or_else(HotSetStats::default, |rapid| rapid.stats()),
                 pulled: rapid.map_or_else(LoadStats::default, |rapid| rapid.pulled_until(epoch)),
@@ -247,13 +214,9 @@ impl<'scope> Team<'scope> {
 }
 
 impl Drop for Team<'_> {
-    /// Ends the orders and waits for the threads, each of which ends after its present batch.
+    /// Waits for the threads, each of which ends after its present batch.
     fn drop(&mut self) {
-        for Member { orders, outcomes, thread, .. } in self.members.drain(..) {
-            drop((orders, outcomes));
-            // A panic has been reported as a missing outcome; the scope would raise it again.
-            let _ = thread.join();
-        }
+        self.members.drain(..).for_each(|member| member.thread.end());
     }
 }
 

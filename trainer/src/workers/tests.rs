@@ -15,7 +15,6 @@ use super::*;
 use crate::collective::ThreadCollective;
 use crate::config::{HopConfig, Merge, Migration, Roots, Strategy, TrainConfig};
 use crate::options::ModelKind;
-use crate::process_group::Opening;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
@@ -68,18 +67,13 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let replica = Replica::new(&setup.model, config, setup.n_steps()).unwrap();
     let mut alone = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut alone);
-    let (digest, version, filled) = (setup.digest(), setup.pinned_version(), setup.filled());
-    let lengths = replica.adam.lengths();
-    group.open(Opening { digest, version, filled, lengths }, None).unwrap();
+    group.open(replica.adam.lengths(), setup.opening(), None).unwrap();
     scope(|scope| {
         let setups = setup.set_up_workers(scope, Place::default()).unwrap();
         let size = [config.workers, setup.n_steps()];
         let mut team = Team::start(scope, setups, 1, size).unwrap();
-        if let Some(iterations) = setup.iterations() {
-            team.step_through_iterations(iterations);
-        }
-        team.set_merges(n_merges);
-        let step = team.step(Place::default(), &replica, &mut group).unwrap().unwrap();
+        (team.iterations, team.n_merges) = (setup.iterations(), n_merges);
+        let step = team.step(Place::default(), &replica, &mut group).unwrap();
         let n_roots: u64 = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         assert_eq!(step.n_roots, n_roots);
         step.gradients.concat().into_iter().map(f64::from).collect()

@@ -8,8 +8,8 @@ use std::{
 };
 
 use lodestore_trainer::collective::{
-    Collective, CollectiveError, MAX_MESSAGE_BYTES, Payload, Reduction, SocketCollective, Tag,
-    Term, ThreadCollective, Traffic,
+    Collective, CollectiveError, MAX_MESSAGE_BYTES, Payload, SocketCollective, Tag, Term,
+    ThreadCollective, Traffic,
 };
 
 use super::{ENGINES, Rank, TIMEOUT, in_all};
@@ -24,7 +24,7 @@ const CALLS: [Call; 5] = [
         let to_each = vec![&[2; 400_000][..]; c.n_ranks() as usize];
         c.all_to_all(Payload::Rows, 4, &to_each, &mut Vec::new())
     },
-    |c| c.all_reduce(Reduction::Sum, &mut [1]),
+    |c| c.all_reduce(&mut [1]),
     |c| {
         let terms = vec![Term { order: c.rank(), values: vec![1.0; 1000] }];
         c.reduce_ordered(Payload::Gradients, terms, 1000).map(|_| ())
@@ -110,7 +110,7 @@ fn ranks_that_call_different_collectives_are_out_of_step() {
         assert!(message.contains(differs) || message.contains("is gone"), "{name}: {message}");
         let error = in_all(engine(2, TIMEOUT), |mut rank| {
             let mut values = vec![0; 1 + rank.rank() as usize];
-            rank.all_reduce(Reduction::Sum, &mut values).unwrap_err().to_string()
+            rank.all_reduce(&mut values).unwrap_err().to_string()
         });
         assert!(error[0].contains("expected 8 bytes, found 16 bytes"), "{name}: {error:?}");
         let error = in_all(engine(2, TIMEOUT), |mut rank| {
@@ -160,7 +160,7 @@ impl Collective for Raising {
 #[test]
 fn errors_that_no_transfer_finds_are_raised() {
     let calls: [Call; 3] = [
-        |c| c.all_reduce(Reduction::Sum, &mut vec![0; 1 + c.rank() as usize]),
+        |c| c.all_reduce(&mut vec![0; 1 + c.rank() as usize]),
         |c| c.all_to_all(Payload::Rows, 4, &[&[0; 6], &[0; 6]], &mut Vec::new()),
         |c| {
             let terms = vec![Term { order: 0, values: vec![1.0; 8 * (1 + c.rank() as usize)] }];

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use lodestore_trainer::TrainError;
 use lodestore_trainer::collective::{
-    Collective, CollectiveError, Reduction, SocketCollective, ThreadCollective,
+    Collective, CollectiveError, SocketCollective, ThreadCollective,
 };
 use lodestore_trainer::process_group::give_up;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -316,7 +316,7 @@ impl Joined {
     /// Returns the sums over all processes of `figures`, of which each has as many; the last word
     /// of the run.
     pub(super) fn sums(mut self, figures: &mut [u64]) -> Result<()> {
-        let reduced = self.collective.all_reduce(Reduction::Sum, figures);
+        let reduced = self.collective.all_reduce(figures);
         reduced.map_err(|error| self.parted(&error))?;
         self.children.finish()
     }

@@ -12,10 +12,8 @@ use std::{
 use crate::collective::{
     CollectiveError, Tag, check_length,
     error::{FAULT, WAITING},
+    tag::{HEADER_BYTES, header, parts_of},
 };
-
-/// Tag, u32, and bytes that follow, u64. A notice is a header alone, with a rank for the bytes.
-const HEADER_BYTES: usize = 12;
 
 /// A socket that never blocks.
 #[derive(Debug)]
@@ -32,7 +30,8 @@ pub(super) struct Outbound<'a> {
     header: [u8; HEADER_BYTES],
     bytes: &'a [u8],
     n_sent: usize,
-    is_broken: bool,
+    /// Whether the other end is gone.
+    pub(super) is_broken: bool,
 }
 
 /// A message while it is received.
@@ -43,8 +42,10 @@ pub(super) struct Inbound<'a> {
     header: [u8; HEADER_BYTES],
     n_header: usize,
     bytes: &'a mut Vec<u8>,
-    is_done: bool,
-    suspect: u32,
+    pub(super) is_done: bool,
+    /// The rank that keeps the message from arriving, as far as its sender has reported. This is
+    /// the sender itself until it sends a notice that it waits for another rank.
+    pub(super) suspect: u32,
 }
 
 impl Link {
@@ -59,7 +60,8 @@ impl Link {
         if self.noticed.get() == Some(suspect) {
             return;
         }
-        // The kernel takes the few bytes of a header whole or not at all.
+        // A header alone, with a rank for its length. The kernel takes its bytes whole or not at
+        // all.
         if (&self.socket).write(&header(WAITING, u64::from(suspect))).is_ok() {
             self.noticed.set(Some(suspect));
         }
@@ -110,11 +112,6 @@ impl<'a> Outbound<'a> {
         self.n_sent == HEADER_BYTES + self.bytes.len()
     }
 
-    /// Returns whether the other end is gone.
-    pub(super) fn is_broken(&self) -> bool {
-        self.is_broken
-    }
-
     /// Returns the fault that the other end passed on before it closed, else that it is gone.
     pub(super) fn last_fault(&self) -> CollectiveError {
         let mut bytes = Vec::new();
@@ -153,21 +150,20 @@ impl<'a> Inbound<'a> {
             if self.n_header < HEADER_BYTES {
                 return Ok(true);
             }
-            match tag_of(&self.header) {
-                FAULT => {}
-                WAITING => {
-                    self.suspect = self.n_bytes() as u32;
+            match parts_of(self.header) {
+                (FAULT, _) => {}
+                (WAITING, suspect) => {
+                    self.suspect = suspect as u32;
                     self.n_header = 0;
                     return Ok(true);
                 }
-                tag => self.tag.expect(self.rank, tag)?,
+                (tag, _) => self.tag.expect(self.rank, tag)?,
             }
-            check_length(self.rank, self.n_bytes())?;
+            check_length(self.rank, parts_of(self.header).1)?;
         }
-        let before = self.bytes.len();
-        let read = socket.take(self.n_bytes() - before as u64).read_to_end(self.bytes);
-        let (n_new, is_whole) =
-            (self.bytes.len() - before, self.bytes.len() as u64 == self.n_bytes());
+        let (before, (_, n_bytes)) = (self.bytes.len(), parts_of(self.header));
+        let read = socket.take(n_bytes - before as u64).read_to_end(self.bytes);
+        let (n_new, is_whole) = (self.bytes.len() - before, self.bytes.len() as u64 == n_bytes);
         match read {
             _ if is_whole => self.finish().map(|()| true),
             Ok(_) => Err(CollectiveError::Gone { rank: self.rank }),
@@ -176,19 +172,9 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    pub(super) fn is_done(&self) -> bool {
-        self.is_done
-    }
-
-    /// Returns the rank that keeps the message from arriving, as far as its sender has reported.
-    /// This is the sender itself until it sends a notice that it waits for another rank.
-    pub(super) fn suspect(&self) -> u32 {
-        self.suspect
-    }
-
     fn finish(&mut self) -> Result<(), CollectiveError> {
         self.is_done = true;
-        if tag_of(&self.header) != FAULT {
+        if parts_of(self.header).0 != FAULT {
             return Ok(());
         }
         let gone = CollectiveError::Gone { rank: self.rank };
@@ -198,23 +184,6 @@ impl<'a> Inbound<'a> {
     fn none_came(&self, error: &io::Error) -> Result<bool, CollectiveError> {
         if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
     }
-
-    /// Returns the bytes of the message by its header.
-    fn n_bytes(&self) -> u64 {
-        let [_, _, _, _, n_bytes @ ..] = self.header;
-        u64::from_le_bytes(n_bytes)
-    }
-}
-
-fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    header[..4].copy_from_slice(&tag.to_le_bytes());
-    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
-    header
-}
-
-fn tag_of(header: &[u8]) -> u32 {
-    header.first_chunk().map_or(FAULT, |tag| u32::from_le_bytes(*tag))
 }
 
 /// Returns whether the same may work later.

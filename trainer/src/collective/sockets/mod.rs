@@ -151,11 +151,11 @@ impl SocketCollective {
             if has_moved {
                 continue;
             }
-            if let Some(broken) = outbound.iter().find(|message| message.is_broken()) {
+            if let Some(broken) = outbound.iter().find(|message| message.is_broken) {
                 return Err(broken.last_fault());
             }
             outbound.retain(|message| !message.is_done());
-            inbound.retain(|message| !message.is_done());
+            inbound.retain(|message| !message.is_done);
             let Some(rank) = self.suspect(outbound, inbound) else {
                 self.links.iter().flatten().for_each(|link| link.retract(self.rank));
                 return Ok(());
@@ -174,10 +174,10 @@ impl SocketCollective {
     /// Returns the rank that keeps these messages from being finished: one that has said nothing,
     /// before one that ranks which wait themselves name. None if there are none.
     fn suspect(&self, outbound: &[Outbound<'_>], inbound: &[Inbound<'_>]) -> Option<u32> {
-        let silent = inbound.iter().find(|message| message.suspect() == message.rank);
+        let silent = inbound.iter().find(|message| message.suspect == message.rank);
         if let Some(message) = silent.or(inbound.first()) {
             // Two that wait for each other are out of step: the other one is named.
-            let suspect = message.suspect();
+            let suspect = message.suspect;
             return Some(if suspect == self.rank { message.rank } else { suspect });
         }
         outbound.first().map(|message| message.rank)
@@ -211,13 +211,13 @@ impl SocketCollective {
             inbound.retain_mut(|message| match message.advance() {
                 Ok(moved) => {
                     has_moved |= moved;
-                    !message.is_done()
+                    !message.is_done
                 }
                 Err(_) => false,
             });
             let mut send = |message: &mut Outbound<'_>| {
                 has_moved |= message.advance();
-                !message.is_done() && !message.is_broken()
+                !message.is_done() && !message.is_broken
             };
             outbound.retain_mut(&mut send);
             faults.retain_mut(|fault| {
@@ -240,10 +240,6 @@ impl Collective for SocketCollective {
     }
 
     fn n_ranks(&self) -> u32 {
-        self.n_ranks
-    }
-
-    fn n_local(&self) -> u32 {
         self.n_ranks
     }
 

@@ -28,8 +28,7 @@ use lodestore_store::Dtype;
 use crate::collective::ThreadCollective;
 use crate::conv::{Input, LayerDropout};
 use crate::model::{Hops, Model, ModelSpec};
-use crate::options::ModelKind;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::random::CounterRandom;
 use crate::sources::WorkerSources;
 use lodestore_graph::topology::Direction;
@@ -145,7 +144,7 @@ fn single() -> Owners<'static> {
 /// Computes each layer's rows of `nodes` as training does: with the whole neighbourhood of several
 /// hops together.
 pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Matrix {
-    let n_layers = model.layers().len();
+    let n_layers = model.layers.len();
     let batch = Sampler::new(topology, &vec![Fanout::All; n_layers]).sample(nodes, 0);
     let blocks: Vec<_> = batch.blocks.into_iter().map(Arc::new).collect();
     let degree = |node| topology.in_degree(node);
@@ -184,7 +183,7 @@ fn run_in(
     let progress = &mut |done, total| last = (done, total);
     let output = PassOutput { sink: &mut sink, progress, work: None };
     let end = pass.run(layers, wanted, group, output).unwrap();
-    assert!(matches!(end, PassEnd::Done(None)));
+    assert!(end.is_none());
     (nodes, rows, last)
 }
 
@@ -218,7 +217,7 @@ fn in_processes(
             limits,
         };
         let wanted = NodeSet::new(N_NODES, (0..N_NODES).filter(|id| id % 7 != 3).map(NodeId));
-        let (nodes, rows, (done, total)) = run_in(&pass, model.layers(), wanted, &mut group);
+        let (nodes, rows, (done, total)) = run_in(&pass, &model.layers, wanted, &mut group);
         assert_eq!(done, total);
         let bits = rows
             .chunks((rows.len() / nodes.len().max(1)).max(1))
@@ -258,7 +257,7 @@ fn layer_by_layer_results_in_the_rows_of_whole_neighbourhoods() {
                 {
                     let pass = pass(&topology, PassLimits { chunk_bytes, stored_bytes });
                     let wanted = NodeSet::new(N_NODES, wanted.iter().copied());
-                    let (nodes, rows, (done, total)) = run(&pass, model.layers(), wanted);
+                    let (nodes, rows, (done, total)) = run(&pass, &model.layers, wanted);
                     assert_eq!(nodes, rising);
                     assert_eq!((done, total > 0), (total, true));
                     assert_eq!(rows.len(), expected.values().len());
@@ -287,7 +286,7 @@ fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
     let hop = Hop { block: &block, nodes: &all, degree: &degree };
     let mut before: Option<Matrix> = None;
     let (dropout, workspace) = (LayerDropout::default(), Workspace::default());
-    for layer in model.layers() {
+    for layer in &model.layers {
         let x = rows();
         let input = match &before {
             Some(hidden) => Input::Hidden(hidden),
@@ -321,7 +320,7 @@ fn layers_of_any_options_are_evaluated_by_running_statistics() {
                         let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
                         let pass = pass(&topology, limits);
                         let all = NodeSet::all(N_NODES);
-                        let (_, rows, _) = run(&pass, model.layers(), all);
+                        let (_, rows, _) = run(&pass, &model.layers, all);
                         assert_eq!(rows.len(), expected.len());
                         for (found, expected) in rows.iter().zip(&expected) {
                             let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
@@ -342,7 +341,7 @@ fn fewer_layers_give_hidden_rows() {
         let model = model(kind, [6, 4], 4);
         let expected = naive(&model.first(2), &topology, &all);
         let pass = pass(&topology, PassLimits::within(1 << 20));
-        let (_, rows, _) = run(&pass, &model.layers()[..2], NodeSet::all(N_NODES));
+        let (_, rows, _) = run(&pass, &model.layers[..2], NodeSet::all(N_NODES));
         assert_eq!(rows.len(), 4 * N_NODES as usize);
         for (found, expected) in rows.iter().zip(expected.values()) {
             assert!((found - expected).abs() < 1e-4, "{kind}: {found} {expected}");
@@ -398,7 +397,7 @@ fn a_pass_ends_with_the_error_of_the_process_that_fails() {
             let (sink, progress) = (&mut |_: &[NodeId], _: &mut Matrix| Ok(()), &mut |_, _| ());
             let output = PassOutput { sink, progress, work: None };
             let all = NodeSet::all(N_NODES);
-            let error = pass.run(model.layers(), all, &mut group, output).unwrap_err();
+            let error = pass.run(&model.layers, all, &mut group, output).unwrap_err();
             group.fail(&error);
             error.to_string()
         };

@@ -30,7 +30,7 @@ fn a_record_says_no_more_than_is_written_and_more_than_it_says_is_cut_off() {
     let pass = pass(&topology, PassLimits::within(1600));
     let widths = vec![WIDTH, 6, 4, 5];
     let sets = pass.sets(3, NodeSet::all(N_NODES));
-    let stages = Stages { layers: model.layers(), sets, read_here: None, widths, n_ranks: 1 };
+    let stages = Stages { layers: &model.layers, sets, read_here: None, widths, n_ranks: 1 };
     let length = |stage: usize| fs::metadata(work.join(format!("rows-{stage}"))).map(|it| it.len());
     let run = |progress: &mut dyn FnMut(u64, u64)| {
         let mut folder = WorkFolder::open(&work, "a").unwrap().saving_always();
@@ -38,7 +38,7 @@ fn a_record_says_no_more_than_is_written_and_more_than_it_says_is_cut_off() {
             (&mut |_: &[NodeId], _: &mut Matrix| Ok(()), ThreadCollective::alone());
         let output = PassOutput { sink, progress, work: Some(&mut folder) };
         let all = NodeSet::all(N_NODES);
-        pass.run(model.layers(), all, &mut ProcessGroup::new(&mut alone), output).unwrap();
+        pass.run(&model.layers, all, &mut ProcessGroup::new(&mut alone), output).unwrap();
     };
     // The length of each stage's file as the call before has found it: progress comes once rows are
     // written, and before that is recorded.

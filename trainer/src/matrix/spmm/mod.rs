@@ -46,6 +46,16 @@ pub(crate) struct BySource<T> {
     edges: Vec<(u32, T)>,
 }
 
+impl OwnRows {
+    /// Returns the elements of an output row when an input row has `width`.
+    pub(crate) fn out_width(&self, width: usize) -> usize {
+        match self {
+            Self::Beside => 2 * width,
+            Self::Added(_) => width,
+        }
+    }
+}
+
 impl Spmm {
     /// Returns a step with one weight per edge, in the order of `block.sources`.
     ///
@@ -64,10 +74,7 @@ impl Spmm {
     /// Returns the elements of an output row when an input row has `width`.
     #[must_use]
     pub(crate) fn out_width(&self, width: usize) -> usize {
-        match self.own_rows {
-            OwnRows::Beside => 2 * width,
-            OwnRows::Added(_) => width,
-        }
+        self.own_rows.out_width(width)
     }
 
     /// Returns the product of plain rows: `x` has shape (n_src, width), the result (n_dst,
@@ -79,22 +86,24 @@ impl Spmm {
         if out_width == 0 {
             return out;
         }
+        let row_of = |source: usize| &x[source * width..][..width];
         out.par_chunks_mut(ROWS_PER_TASK * out_width).enumerate().for_each(|(task, rows)| {
             for (i, row) in rows.chunks_exact_mut(out_width).enumerate() {
                 let dst = task * ROWS_PER_TASK + i;
-                let own = &x[dst * width..][..width];
-                match &self.own_rows {
+                let sum = match &self.own_rows {
                     OwnRows::Beside => {
-                        row[..width].copy_from_slice(own);
-                        row[width..].fill(0.0);
-                        self.add_neighbours(dst, x, &mut row[width..]);
+                        let (own, sum) = row.split_at_mut(width);
+                        own.copy_from_slice(row_of(dst));
+                        sum.fill(0.0);
+                        sum
                     }
                     OwnRows::Added(weights) => {
                         row.fill(0.0);
-                        add_scaled(row, weights[dst], own);
-                        self.add_neighbours(dst, x, row);
+                        add_scaled(row, weights[dst], row_of(dst));
+                        row
                     }
-                }
+                };
+                add_neighbours(&self.block, &self.edge_weights, dst, row_of, sum);
             }
         });
         out
@@ -133,24 +142,10 @@ impl Spmm {
         let rows = out.par_chunks_exact_mut(width.max(1)).enumerate();
         rows.with_min_len(ROWS_PER_TASK).for_each(|(dst, row)| {
             row.copy_from_slice(&x[2 * dst * width..][..width]);
-            let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
-            let sources = self.block.sources[edges.clone()].iter();
-            for (&source, &weight) in sources.zip(&self.edge_weights[edges]) {
-                add_scaled(row, weight, &x[(2 * source as usize + 1) * width..][..width]);
-            }
+            let row_of = |source: usize| &x[(2 * source + 1) * width..][..width];
+            add_neighbours(&self.block, &self.edge_weights, dst, row_of, row);
         });
         out
-    }
-
-    /// Adds `Σ_e w_e · x[source(e)]` over the edges of destination `dst` to `row`.
-    fn add_neighbours(&self, dst: usize, x: &[f32], row: &mut [f32]) {
-        let width = row.len();
-        let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
-        for (&source, &weight) in
-            self.block.sources[edges.clone()].iter().zip(&self.edge_weights[edges])
-        {
-            add_scaled(row, weight, &x[source as usize * width..][..width]);
-        }
     }
 
     /// Returns the transposed product: the gradient of the input rows from that of the output rows.
@@ -234,6 +229,21 @@ impl SparseSums {
             self.sums[column as usize] = 0.0;
             self.is_there[column as usize] = false;
         }
+    }
+}
+
+/// Adds `Σ_e w_e · x(source(e))` over the edges of destination `dst` of `block` to `sum`, in their
+/// order.
+pub(crate) fn add_neighbours<'x>(
+    block: &Block,
+    weights: &[f32],
+    dst: usize,
+    x: impl Fn(usize) -> &'x [f32],
+    sum: &mut [f32],
+) {
+    let edges = block.offsets[dst] as usize..block.offsets[dst + 1] as usize;
+    for (&source, &weight) in block.sources[edges.clone()].iter().zip(&weights[edges]) {
+        add_scaled(sum, weight, x(source as usize));
     }
 }
 

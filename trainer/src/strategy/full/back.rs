@@ -31,7 +31,7 @@ impl Part {
             && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
         {
             let mut own = self.workspace.copy(grad.values());
-            layer.activation().backward(hidden.values(), None, &mut own);
+            layer.conv.activation().backward(hidden.values(), None, &mut own);
             self.pass.beside = Some(own);
         }
         let state = &mut self.pass.layers[number];
@@ -59,7 +59,7 @@ impl Part {
         let workspace = &self.workspace;
         self.pass.of_layer.others.push(grad.sum_of_rows());
         if plan.travels == Travels::Rows && number > 0 {
-            self.pass.of_sums = Some(linear.row_gradient(&grad, workspace)?);
+            self.pass.of_sums = Some(linear.projection.row_gradient(&grad, workspace)?);
         }
         let width = plan.message_width;
         let of_product = match plan.travels {
@@ -106,9 +106,9 @@ impl Part {
         self.pass.of_layer.others.extend(others);
         if plan.travels == Travels::Rows {
             let rows = kept(state.rows.as_ref())?;
-            let of_weight = gat.projection().weight_gradient(rows, &all)?;
+            let of_weight = gat.projection.weight_gradient(rows, &all)?;
             self.pass.of_layer.weights.push(of_weight);
-            all = gat.projection().row_gradient(&all, &self.workspace)?;
+            all = gat.projection.row_gradient(&all, &self.workspace)?;
         }
         let width = all.width();
         self.split(all.into_values(), width);
@@ -205,7 +205,11 @@ impl Part {
         let Some(hidden) = pass.output(before) else {
             candle_core::bail!("the layer before has an output")
         };
-        layer.activation().backward(hidden.values(), state.mask.as_ref(), of_rows.values_mut());
+        layer.conv.activation().backward(
+            hidden.values(),
+            state.mask.as_ref(),
+            of_rows.values_mut(),
+        );
         if let Some(beside) = pass.beside.take() {
             add_scaled(of_rows.values_mut(), 1.0, &beside);
             workspace.give(beside);

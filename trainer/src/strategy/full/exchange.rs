@@ -4,6 +4,8 @@
 //! by sender, then by receiver. Rows between partitions of one process go the same way, so that
 //! they are narrowed alike, and results depend on the partitions alone.
 
+use std::sync::Arc;
+
 use super::{
     compress::{NarrowingLoss, RowCode},
     part::Part,
@@ -17,12 +19,15 @@ pub(crate) struct Placement {
     pub(crate) rank: u32,
 }
 
-/// Rows from one partition to another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Rows from one partition to another, one or both of which are here.
+#[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    pub(crate) n_rows: usize,
+    /// The place among the partitions here of the one that sends, or that receives.
+    at: usize,
+    /// Its rows: own ones, or those of its halo, which follow each other.
+    rows: Arc<[u32]>,
 }
 
 /// All routes that this process takes part in, one way: of rows to halos, or of gradients back.
@@ -71,39 +76,39 @@ impl Placement {
 }
 
 impl Routes {
-    /// Lists the routes of `parts`, those of this process in rising order, one way.
-    pub(crate) fn new(parts: &[Part], placement: Placement, way: Way) -> Self {
-        let ranks = 0..placement.n_ranks;
-        let mut all: Vec<Route> = Vec::new();
-        for part in parts {
-            let (own, graph) = (part.graph.part, &part.graph);
-            let sends = graph.sends.iter().map(|(to, rows)| (own, *to, rows.len()));
-            let receives = graph.receives.iter().map(|(from, rows)| (*from, own, rows.len()));
-            let routes = sends.chain(receives).map(|(owner, halo, n_rows)| match way {
-                Way::Forward => Route { from: owner, to: halo, n_rows },
-                Way::Back => Route { from: halo, to: owner, n_rows },
-            });
-            all.extend(routes);
+    /// Lists the routes of `parts`, those of this process in rising order, by way.
+    pub(crate) fn both(parts: &[Part], placement: Placement) -> [Self; 2] {
+        let [mut forward, mut back] = [Way::Forward, Way::Back].map(|way| {
+            let none = vec![Vec::new(); placement.n_ranks as usize];
+            Self { placement, way, outgoing: none.clone(), incoming: none }
+        });
+        for (at, part) in parts.iter().enumerate() {
+            let route =
+                |from, to, rows: &Arc<[u32]>| Route { from, to, at, rows: Arc::clone(rows) };
+            let here = part.graph.part;
+            for (other, rows) in &part.graph.sends {
+                let rank = placement.rank_of(*other) as usize;
+                forward.outgoing[rank].push(route(here, *other, rows));
+                back.incoming[rank].push(route(*other, here, rows));
+            }
+            for (other, range) in &part.graph.receives {
+                let rank = placement.rank_of(*other) as usize;
+                let rows = (range.start as u32..range.end as u32).collect();
+                forward.incoming[rank].push(route(*other, here, &rows));
+                back.outgoing[rank].push(route(here, *other, &rows));
+            }
         }
-        all.sort_by_key(|route| (route.from, route.to));
-        // Both ends list what stays in the process.
-        all.dedup();
-        let with = |rank: u32, own: fn(&Route) -> u32, other: fn(&Route) -> u32| {
-            let is_between = |route: &&Route| {
-                placement.rank_of(own(route)) == placement.rank
-                    && placement.rank_of(other(route)) == rank
-            };
-            all.iter().filter(is_between).cloned().collect::<Vec<Route>>()
-        };
-        let outgoing = ranks.clone().map(|rank| with(rank, |of| of.from, |of| of.to)).collect();
-        let incoming = ranks.map(|rank| with(rank, |of| of.to, |of| of.from)).collect();
-        Self { placement, way, outgoing, incoming }
+        for routes in [&mut forward, &mut back] {
+            let all = routes.outgoing.iter_mut().chain(&mut routes.incoming);
+            all.for_each(|routes| routes.sort_by_key(|route| (route.from, route.to)));
+        }
+        [forward, back]
     }
 
     /// Returns the bytes that come from each rank, of rows of `row_bytes`.
     pub(crate) fn incoming_bytes(&self, row_bytes: usize) -> Vec<usize> {
         let bytes =
-            |routes: &Vec<Route>| routes.iter().map(|of| of.n_rows * row_bytes).sum::<usize>();
+            |routes: &Vec<Route>| routes.iter().map(|of| of.rows.len() * row_bytes).sum::<usize>();
         self.incoming.iter().map(bytes).collect()
     }
 
@@ -120,34 +125,23 @@ impl Routes {
         let mut sent = vec![Sent::default(); parts.len()];
         let mut losses = Vec::new();
         for (routes, message) in self.outgoing.iter().zip(&mut messages.outgoing) {
-            let n_rows: usize = routes.iter().map(|route| route.n_rows).sum();
+            let n_rows: usize = routes.iter().map(|route| route.rows.len()).sum();
             message.resize(n_rows * row_bytes, 0);
             let mut rest = &mut message[..];
             for route in routes {
-                let (out, others) = rest.split_at_mut(route.n_rows * row_bytes);
+                let (out, others) = rest.split_at_mut(route.rows.len() * row_bytes);
                 rest = others;
-                let Some(at) = place_of(parts, route.from) else { continue };
-                let part = &parts[at];
-                let loss = match self.way {
-                    Way::Forward => {
-                        let rows = rows_to(part, route.to);
-                        code.encode(part.sent(), width, rows, out)
-                    }
-                    Way::Back => {
-                        let range = range_from(part, route.to);
-                        let rows: Vec<u32> = (range.start as u32..range.end as u32).collect();
-                        code.encode(part.sent_back(), width, &rows, out)
-                    }
-                };
-                losses.push((route, at, loss));
+                let pass = &parts[route.at].pass;
+                let x = if self.way == Way::Forward { &pass.own } else { &pass.halo };
+                losses.push((route, code.encode(x, width, &route.rows, out)));
                 if self.placement.worker_of(route.from) != self.placement.worker_of(route.to) {
-                    sent[at].bytes += out.len() as u64;
+                    sent[route.at].bytes += out.len() as u64;
                 }
             }
         }
         // In the order of partitions, wherever these are.
-        losses.sort_by_key(|(route, ..)| (route.from, route.to));
-        losses.into_iter().for_each(|(_, at, loss)| sent[at].loss.add(loss));
+        losses.sort_by_key(|(route, _)| (route.from, route.to));
+        losses.into_iter().for_each(|(route, loss)| sent[route.at].loss.add(loss));
         sent
     }
 
@@ -159,59 +153,42 @@ impl Routes {
         width: usize,
         messages: &Messages,
     ) {
-        let row_bytes = code.row_bytes(width);
-        for (routes, message) in self.incoming.iter().zip(&messages.incoming) {
-            let mut rest = &message[..];
-            for route in routes {
-                let (bytes, others) = rest.split_at(route.n_rows * row_bytes);
-                rest = others;
-                let Some(at) = place_of(parts, route.to) else { continue };
-                let range = range_from(&parts[at], route.from);
-                let halo = parts[at].received();
-                code.decode(bytes, width, &mut halo[range.start * width..range.end * width]);
-            }
+        for (route, bytes) in self.arrived(code.row_bytes(width), messages) {
+            let first = route.rows.first().map_or(0, |&row| row as usize * width);
+            let halo = &mut parts[route.at].pass.halo[first..];
+            code.decode(bytes, width, &mut halo[..route.rows.len() * width]);
         }
     }
 
     /// Adds gradients that have arrived to those of own rows of `parts`. Each row adds them in the
     /// order of the partitions that they come from, wherever these are.
     pub(crate) fn add(&self, parts: &mut [Part], code: RowCode, width: usize, messages: &Messages) {
-        let row_bytes = code.row_bytes(width);
-        let mut pieces = Vec::new();
-        for (routes, message) in self.incoming.iter().zip(&messages.incoming) {
-            let mut rest = &message[..];
-            for route in routes {
-                let (bytes, others) = rest.split_at(route.n_rows * row_bytes);
-                pieces.push((route, bytes));
-                rest = others;
-            }
-        }
+        let mut pieces = self.arrived(code.row_bytes(width), messages);
         pieces.sort_by_key(|(route, _)| route.from);
         for (route, bytes) in pieces {
-            let Some(at) = place_of(parts, route.to) else { continue };
-            let part = &mut parts[at];
-            let rows = rows_to(part, route.from).to_vec();
-            let own = part.received_back();
+            let own = &mut parts[route.at].pass.own;
             code.decode_each(bytes, width, |number, grad| {
-                let sum = &mut own[rows[number] as usize * width..][..width];
+                let sum = &mut own[route.rows[number] as usize * width..][..width];
                 sum.iter_mut().zip(grad).for_each(|(sum, grad)| *sum += grad);
             });
         }
     }
-}
 
-fn place_of(parts: &[Part], part: u32) -> Option<usize> {
-    parts.iter().position(|of| of.graph.part == part)
-}
-
-/// Returns the own rows that partition `to` has in its halo.
-fn rows_to(part: &Part, to: u32) -> &[u32] {
-    let sends = part.graph.sends.iter().find(|(other, _)| *other == to);
-    sends.map_or(&[], |(_, rows)| rows)
-}
-
-/// Returns the places in the halo of the rows of partition `from`.
-fn range_from(part: &Part, from: u32) -> std::ops::Range<usize> {
-    let receives = part.graph.receives.iter().find(|(other, _)| *other == from);
-    receives.map_or(0..0, |(_, range)| range.clone())
+    /// Returns the bytes of each route that leads here, of rows of `row_bytes`.
+    fn arrived<'m>(
+        &'m self,
+        row_bytes: usize,
+        messages: &'m Messages,
+    ) -> Vec<(&'m Route, &'m [u8])> {
+        let mut pieces = Vec::new();
+        for (routes, message) in self.incoming.iter().zip(&messages.incoming) {
+            let mut rest = &message[..];
+            for route in routes {
+                let (bytes, others) = rest.split_at(route.rows.len() * row_bytes);
+                pieces.push((route, bytes));
+                rest = others;
+            }
+        }
+        pieces
+    }
 }

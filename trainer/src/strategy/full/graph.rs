@@ -30,7 +30,7 @@ pub(crate) struct PartGraph {
     /// By partition: which of its rows the halo has, as places in it.
     pub(crate) receives: Vec<(u32, Range<usize>)>,
     /// By partition: the own nodes that are in its halo.
-    pub(crate) sends: Vec<(u32, Vec<u32>)>,
+    pub(crate) sends: Vec<(u32, Arc<[u32]>)>,
 }
 
 impl Halos {
@@ -82,8 +82,13 @@ impl PartGraph {
             let first = sources.len();
             sources.extend(topology.in_neighbours(NodeId(node)).iter().copied().filter_map(local));
             is_boundary.push(sources[first..].iter().any(|&source| source as usize >= n_own));
-            let end =
-                u32::try_from(sources.len()).map_err(|_| TrainError::TooManyEdges { part })?;
+            let Ok(end) = u32::try_from(sources.len()) else {
+                return Err(TrainError::PartitionSize(format!(
+                    "partition {part} has more than {} edges, the most that one can have; import \
+                     the graph in more partitions (--parts)",
+                    u32::MAX
+                )));
+            };
             offsets.push(end);
         }
         let n_src = nodes.len() as u32;
@@ -92,7 +97,7 @@ impl PartGraph {
         let sends = (0..).zip(&halos.sets).filter_map(|(other, halo)| {
             let of_other = |node: &NodeId| own.contains(&node.0);
             let sent = halo.iter_from(NodeId(own.start)).take_while(of_other);
-            let sent: Vec<u32> = sent.map(|node| node.0 - own.start).collect();
+            let sent: Arc<[u32]> = sent.map(|node| node.0 - own.start).collect();
             (other != part && !sent.is_empty()).then_some((other, sent))
         });
         let sends = sends.collect();
@@ -197,7 +202,7 @@ mod tests {
                     for other in &parts {
                         let sent = other.sends.iter().find(|(to, _)| *to == graph.part);
                         let sent: Vec<NodeId> = sent.iter()
-                            .flat_map(|(_, rows)| rows)
+                            .flat_map(|(_, rows)| rows.iter())
                             .map(|&row| other.nodes[row as usize])
                             .collect();
                         let range = graph.receives.iter().find(|(from, _)| *from == other.part);

@@ -14,10 +14,10 @@ use super::graph::PartGraph;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::matrix::Matrix;
 use crate::matrix::dropout::Mask;
 use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
 use crate::matrix::workspace::Workspace;
+use crate::matrix::{Matrix, first_not_finite};
 use crate::sources::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.
@@ -79,7 +79,7 @@ impl Inputs {
         graph: &PartGraph,
         halo: Halo,
     ) -> std::result::Result<Self, TrainError> {
-        let (mut pulled, width) = (LoadStats::default(), source.features.width());
+        let (mut pulled, width) = (LoadStats::default(), source.features.width);
         let mut loaded = Loaded::Undecided;
         source.load(graph.own(), &mut loaded, &mut pulled)?;
         let n_own_pieces = if let Loaded::Sparse(pieces) = &loaded { pieces.len() } else { 0 };
@@ -137,7 +137,7 @@ impl Inputs {
         else {
             return Ok(());
         };
-        let width = source.features.width();
+        let width = source.features.width;
         let mut loaded = match is_sparse {
             true => Loaded::Sparse(Vec::new()),
             false => Loaded::Dense(Vec::new()),
@@ -153,8 +153,9 @@ impl Inputs {
 
     /// Returns the rows of the halo up where tiers have them, or their source.
     pub(crate) fn end_epoch(&mut self) {
-        if let Some(source) = &self.source {
-            self.halo = InputRows::no_rows(source.features.width());
+        // Without a halo nothing is pulled in the next epoch, and the rows stay of their kind.
+        if let Some(source) = self.source.as_ref().filter(|_| self.halo.n_rows() > 0) {
+            self.halo = InputRows::no_rows(source.features.width);
         }
     }
 
@@ -176,7 +177,14 @@ impl InputRows {
 
     fn sparse(rows: SparseRows) -> std::result::Result<Self, TrainError> {
         let found = rows.values().len();
-        let columns = rows.by_column().ok_or(TrainError::TooManyFeatures { found })?;
+        let too_many = || {
+            TrainError::PartitionSize(format!(
+                "the features of a partition have {found} elements that are not zero, and at most \
+                 {} can be kept; import the graph in more partitions (--parts)",
+                u32::MAX
+            ))
+        };
+        let columns = rows.by_column().ok_or_else(too_many)?;
         Ok(Self::Sparse { rows, columns })
     }
 
@@ -281,18 +289,8 @@ impl InputRows {
 
     fn find_not_finite(&self) -> Option<(usize, usize, f32)> {
         match self {
-            Self::Dense(rows) => {
-                let at = rows.values().iter().position(|value| !value.is_finite())?;
-                Some((at / rows.width(), at % rows.width(), rows.values()[at]))
-            }
-            Self::Sparse { rows, .. } => {
-                rows.values().iter().find(|value| !value.is_finite())?;
-                (0..rows.n_rows()).find_map(|row| {
-                    let mut elements = rows.row(row);
-                    let found = elements.find(|(_, value)| !value.is_finite())?;
-                    Some((row, found.0 as usize, found.1))
-                })
-            }
+            Self::Dense(rows) => first_not_finite(rows.values(), rows.width()),
+            Self::Sparse { rows, .. } => rows.first_not_finite(),
         }
     }
 }

@@ -2,24 +2,14 @@
 
 use crate::{
     labels::Targets,
-    loss::{is_positive, largest},
+    loss::{Loss, is_positive, label_loss, largest},
     matrix::Matrix,
 };
 
-/// A partition's part of the loss.
-#[derive(Debug)]
-pub(crate) struct PartLoss {
-    /// The mean over its training nodes; 0 without any.
-    pub(crate) mean: f64,
-    pub(crate) n_right: u64,
-    /// Sum over the rows of all of its nodes.
-    pub(crate) gradient: Matrix,
-}
-
-/// Returns the loss of the rows `roots` of `logits`, and the gradient of the mean over `n_all`
-/// training nodes of the graph. Sums are in f64, so that the mean of partitions' parts is
-/// that of the whole graph but for rounding.
-pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all: u64) -> PartLoss {
+/// Returns the loss of the rows `roots` of `logits`, 0 without any, and the gradient of the mean
+/// over `n_all` training nodes of the graph. Sums are in f64, so that the mean of partitions' parts
+/// is that of the whole graph but for rounding.
+pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all: u64) -> Loss {
     let width = logits.width();
     let mut gradient = vec![0.0; logits.values().len()];
     let (mut sum, mut n_right) = (0.0, 0);
@@ -36,7 +26,7 @@ pub(crate) fn part_loss(logits: &Matrix, roots: &[u32], targets: &Targets, n_all
         n_right += u64::from(is_right);
     }
     let mean = if roots.is_empty() { 0.0 } else { sum / roots.len() as f64 };
-    PartLoss { mean, n_right, gradient: Matrix::new(gradient, width) }
+    Loss { mean, n_right, gradient: Matrix::new(gradient, width) }
 }
 
 /// Returns `ln Σ exp(x) - x[class]`, and whether the class has the largest logit.
@@ -55,16 +45,14 @@ fn cross_entropy(row: &[f32], class: u32, n_all: u64, gradient: &mut [f32]) -> (
     (top + sum.ln() - f64::from(row[class]), largest(row) == class)
 }
 
-/// Returns the mean of `ln(1 + exp(x)) - y·x` over labels, and whether all of them are right.
+/// Returns the mean over labels, and whether all of them are right.
 fn binary(row: &[f32], labels: &[u8], n_all: u64, gradient: &mut [f32]) -> (f64, bool) {
     let scale = 1.0 / (n_all as f64 * labels.len().max(1) as f64);
     let (mut sum, mut is_right) = (0.0, true);
     for (out, (&logit, &label)) in gradient.iter_mut().zip(row.iter().zip(labels)) {
-        let (x, y) = (f64::from(logit), f64::from(label));
-        // Not `x.max(0.0)`, which is 0 for NaN.
-        let above = if x < 0.0 { 0.0 } else { x };
-        sum += above - x * y + (-x.abs()).exp().ln_1p();
-        *out = ((1.0 / (1.0 + (-x).exp()) - y) * scale) as f32;
+        let (loss, slope) = label_loss(logit, label);
+        sum += loss;
+        *out = (slope * scale) as f32;
         is_right &= is_positive(logit) == (label == 1);
     }
     (sum / labels.len().max(1) as f64, is_right)
@@ -73,7 +61,6 @@ fn binary(row: &[f32], labels: &[u8], n_all: u64, gradient: &mut [f32]) -> (f64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loss::Loss;
 
     #[test]
     fn parts_add_up_to_the_loss_of_all() {

@@ -12,7 +12,6 @@
 mod back;
 mod compress;
 mod exchange;
-mod figures;
 mod graph;
 mod inputs;
 mod loss;
@@ -24,8 +23,7 @@ mod setup;
 mod team;
 
 pub(crate) use exchange::Messages;
-pub(crate) use figures::PartFigures;
-pub(crate) use team::FullTeam;
+pub(crate) use team::{FullTeam, PartFigures};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::graph::PartGraph;
 use crate::{
-    matrix::spmm::{BySource, ROWS_PER_TASK, add_scaled},
+    matrix::spmm::{BySource, OwnRows, ROWS_PER_TASK, add_neighbours, add_scaled},
     options::Aggregation,
 };
 
@@ -21,17 +21,8 @@ pub(crate) struct Operator {
     is_boundary: Vec<bool>,
     weights: Vec<f32>,
     by_source: BySource<f32>,
-    own: OwnTerm,
-}
-
-/// Treatment of a destination's own row.
-#[derive(Clone, Debug)]
-pub(crate) enum OwnTerm {
-    /// It is added with a weight (GCN).
-    Added(Vec<f32>),
-    /// It is before the sum, or is in the output already where rows are transformed first
-    /// (GraphSAGE).
-    Beside,
+    /// A row that stands beside is in the output already where rows are transformed first.
+    pub(super) own: OwnRows,
 }
 
 /// Destinations that are computed.
@@ -76,19 +67,19 @@ impl Operator {
         let weight =
             |dst: usize, source: u32, _: u32| 1.0 / (plus_1[source as usize] * plus_1[dst]).sqrt();
         let own = plus_1[..graph.n_own].iter().map(|degree| 1.0 / degree).collect();
-        Self::new(graph, weight, OwnTerm::Added(own))
+        Self::new(graph, weight, OwnRows::Added(own))
     }
 
     /// Makes GraphSAGE's operator of means, of those neighbours that a partition has, or of sums.
     pub(crate) fn aggregated(graph: &PartGraph, aggregation: Aggregation) -> Self {
         let is_mean = aggregation == Aggregation::Mean;
         let weight = |_, _, n_edges: u32| if is_mean { 1.0 / n_edges as f32 } else { 1.0 };
-        Self::new(graph, weight, OwnTerm::Beside)
+        Self::new(graph, weight, OwnRows::Beside)
     }
 
     /// Makes an operator by the weight of each edge: its destination, its source, and the number of
     /// edges of that destination.
-    fn new(graph: &PartGraph, weight: impl Fn(usize, u32, u32) -> f32, own: OwnTerm) -> Self {
+    fn new(graph: &PartGraph, weight: impl Fn(usize, u32, u32) -> f32, own: OwnRows) -> Self {
         let block = Arc::clone(&graph.block);
         let mut weights = Vec::with_capacity(block.sources.len());
         for (dst, bounds) in block.offsets.windows(2).enumerate() {
@@ -97,22 +88,6 @@ impl Operator {
         }
         let by_source = BySource::of(&block, &weights);
         Self { block, is_boundary: graph.is_boundary.clone(), weights, by_source, own }
-    }
-
-    /// Returns the width of a whole row of a product of rows of `width`.
-    pub(crate) fn out_width(&self, width: usize) -> usize {
-        match self.own {
-            OwnTerm::Added(_) => width,
-            OwnTerm::Beside => 2 * width,
-        }
-    }
-
-    /// Returns the form that a product of transformed rows has.
-    pub(crate) fn form_of_transformed(&self) -> Form {
-        match self.own {
-            OwnTerm::Added(_) => Form::Whole,
-            OwnTerm::Beside => Form::Onto,
-        }
     }
 
     /// Computes the rows of some destinations in `out`.
@@ -124,7 +99,7 @@ impl Operator {
         out: &mut [f32],
     ) {
         let (width, n_own) = (x.width, self.block.n_dst as usize);
-        let out_width = if form == Form::Whole { self.out_width(width) } else { width };
+        let out_width = if form == Form::Whole { self.own.out_width(width) } else { width };
         let is_computed = |dst: usize| match which {
             Destinations::All => true,
             Destinations::Inner => !self.is_boundary[dst],
@@ -135,29 +110,24 @@ impl Operator {
         rows.for_each(|(dst, row)| {
             let own = &x.own[dst * width..][..width];
             let sum = match (form, &self.own) {
-                (Form::Whole, OwnTerm::Beside) => {
+                (Form::Whole, OwnRows::Beside) => {
                     row[..width].copy_from_slice(own);
                     let sum = &mut row[width..];
                     sum.fill(0.0);
                     sum
                 }
-                (Form::Whole, OwnTerm::Added(weights)) => {
+                (Form::Whole, OwnRows::Added(weights)) => {
                     row.fill(0.0);
                     add_scaled(row, weights[dst], own);
                     row
                 }
                 (Form::Onto, _) => row,
             };
-            let edges = self.block.offsets[dst] as usize..self.block.offsets[dst + 1] as usize;
-            let sources = self.block.sources[edges.clone()].iter();
-            for (&source, &weight) in sources.zip(&self.weights[edges]) {
-                let source = source as usize;
-                let row = match source.checked_sub(n_own) {
-                    None => &x.own[source * width..][..width],
-                    Some(at) => &x.halo[at * width..][..width],
-                };
-                add_scaled(sum, weight, row);
-            }
+            let row_of = |source: usize| match source.checked_sub(n_own) {
+                None => &x.own[source * width..][..width],
+                Some(at) => &x.halo[at * width..][..width],
+            };
+            add_neighbours(&self.block, &self.weights, dst, row_of, sum);
         });
     }
 
@@ -172,7 +142,7 @@ impl Operator {
     ) {
         let n_own = self.block.n_dst as usize;
         let (grad_width, sums_from) = match (form, &self.own) {
-            (Form::Whole, OwnTerm::Beside) => (2 * width, width),
+            (Form::Whole, OwnRows::Beside) => (2 * width, width),
             _ => (width, 0),
         };
         let first = if side == Side::Own { 0 } else { n_own };
@@ -190,8 +160,8 @@ impl Operator {
             add(row, below);
             if side == Side::Own && form == Form::Whole {
                 let weight = match &self.own {
-                    OwnTerm::Added(weights) => weights[source],
-                    OwnTerm::Beside => 1.0,
+                    OwnRows::Added(weights) => weights[source],
+                    OwnRows::Beside => 1.0,
                 };
                 add_scaled(row, weight, &grad[source * grad_width..][..width]);
             }

@@ -4,12 +4,11 @@
 use std::{sync::Arc, time::Instant};
 
 use candle_core::{Result, Tensor};
-use lodestore_graph::NodeId;
 
 use super::{
     graph::PartGraph,
     inputs::{EpochRows, Inputs},
-    loss::{PartLoss, part_loss},
+    loss::part_loss,
     operator::{Destinations, Form, Operator, Sources},
     plan::{LayerPlan, Travels},
 };
@@ -23,10 +22,11 @@ use crate::{
     largest::{Largest, Winners},
     layer::Layer,
     linear::Linear,
+    loss::Loss,
     matrix::Matrix,
     matrix::dropout::Mask,
     matrix::sparse::Rows,
-    matrix::spmm::add_scaled,
+    matrix::spmm::{OwnRows, add_scaled},
     matrix::workspace::Workspace,
     norm::Normed,
 };
@@ -103,37 +103,6 @@ pub(super) struct OfLayer {
 }
 
 impl Part {
-    pub(crate) fn new(
-        graph: PartGraph,
-        inputs: Inputs,
-        aggregator: Aggregator,
-        plans: Vec<LayerPlan>,
-        roots: PartRoots,
-    ) -> Self {
-        let (pass, workspace) = (PartPass::default(), Workspace::default());
-        Self { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 }
-    }
-
-    /// Returns the own rows that travel.
-    pub(crate) fn sent(&self) -> &[f32] {
-        &self.pass.own
-    }
-
-    /// Returns the places of rows that have come.
-    pub(crate) fn received(&mut self) -> &mut [f32] {
-        &mut self.pass.halo
-    }
-
-    /// Returns the gradients of the halo's rows, which travel back.
-    pub(crate) fn sent_back(&self) -> &[f32] {
-        &self.pass.halo
-    }
-
-    /// Returns the gradients of own rows, to which others are added.
-    pub(crate) fn received_back(&mut self) -> &mut [f32] {
-        &mut self.pass.own
-    }
-
     /// Adds the time since `start` to the part's.
     pub(crate) fn took(&mut self, start: Instant) {
         self.seconds += start.elapsed().as_secs_f64();
@@ -155,8 +124,8 @@ impl Part {
         let Some(hidden) = self.pass.layers[number - 1].output.as_ref() else {
             candle_core::bail!("the layer before has an output")
         };
-        let mask = mask_of(dropout, self.graph.own());
-        let active = layer.activation().forward(hidden.values(), mask.as_ref(), workspace);
+        let mask = dropout.of_rows(self.graph.own());
+        let active = layer.conv.activation().forward(hidden.values(), mask.as_ref(), workspace);
         let active = Matrix::new(active, hidden.width());
         let mut state = LayerState { mask, ..LayerState::default() };
         (self.pass.own, self.pass.sums) = match (plan.travels, &layer.conv) {
@@ -181,7 +150,7 @@ impl Part {
 
     fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) -> Result<()> {
         let (workspace, inputs) = (&self.workspace, &self.inputs);
-        let masks = [self.graph.own(), self.graph.halo()].map(|nodes| mask_of(dropout, nodes));
+        let masks = [self.graph.own(), self.graph.halo()].map(|nodes| dropout.of_rows(nodes));
         let own = inputs.own.in_epoch(masks[0].as_ref(), workspace);
         let halo = inputs.halo.in_epoch(masks[1].as_ref(), workspace);
         match plan.travels {
@@ -213,7 +182,7 @@ impl Part {
         let form = form_of(operator, plan);
         let width = plan.message_width;
         if pass.sums.is_empty() {
-            let out_width = if form == Form::Whole { operator.out_width(width) } else { width };
+            let out_width = if form == Form::Whole { operator.own.out_width(width) } else { width };
             pass.sums = workspace.take(self.graph.n_own * out_width);
         }
         let halo = if which == Destinations::Inner { &[][..] } else { &pass.halo[..] };
@@ -246,7 +215,7 @@ impl Part {
                         out
                     }
                     Travels::Rows => {
-                        let sums = Matrix::new(sums, operator.out_width(plan.in_width));
+                        let sums = Matrix::new(sums, operator.own.out_width(plan.in_width));
                         let rows = Rows::Dense(sums);
                         let out = linear.forward(&rows, &self.workspace)?;
                         self.pass.layers[number].rows = Some(rows);
@@ -268,7 +237,7 @@ impl Part {
         if layer.is_residual
             && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
         {
-            let own = layer.activation().forward(hidden.values(), None, workspace);
+            let own = layer.conv.activation().forward(hidden.values(), None, workspace);
             add_scaled(out.values_mut(), 1.0, &own);
             workspace.give(own);
         }
@@ -318,7 +287,7 @@ impl Part {
             Travels::Transformed => Matrix::new(all, plan.message_width),
             Travels::Rows => {
                 let rows = Rows::Dense(Matrix::new(all, plan.in_width));
-                let z = gat.projection().forward(&rows, workspace)?;
+                let z = gat.projection.forward(&rows, workspace)?;
                 self.pass.layers[number].rows = Some(rows);
                 z
             }
@@ -329,14 +298,14 @@ impl Part {
         Ok(out)
     }
 
-    /// Returns the part's loss, and begins the way back with the gradient of the mean over `n_all`
-    /// training nodes.
-    pub(crate) fn loss(&mut self, n_all: u64) -> Result<PartLoss> {
+    /// Returns the part's mean loss, and how many of its roots are right. Begins the way back with
+    /// the gradient of the mean over `n_all` training nodes.
+    pub(crate) fn loss(&mut self, n_all: u64) -> Result<(f64, u64)> {
         let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
-        let mut loss = part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
-        let gradient = std::mem::replace(&mut loss.gradient, Matrix::new(Vec::new(), 0));
+        let Loss { mean, n_right, gradient } =
+            part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
         self.pass.grad = Some(gradient);
-        Ok(loss)
+        Ok((mean, n_right))
     }
 
     /// Returns the last layer's rows.
@@ -361,18 +330,13 @@ impl PartPass {
     }
 }
 
-/// Returns the mask of the rows of `nodes`.
-fn mask_of(dropout: LayerDropout, nodes: &[NodeId]) -> Option<Mask> {
-    dropout.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
-}
-
 /// Returns the weights that neighbours' rows are multiplied with.
 pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Result<Tensor> {
     match conv {
         // Those of own rows are above them.
         Conv::Sage(linear, _) => linear.weight().narrow(0, in_width, in_width),
         Conv::Gcn(linear) => Ok(linear.weight().as_tensor().clone()),
-        Conv::Gat(gat) => Ok(gat.projection().weight().as_tensor().clone()),
+        Conv::Gat(gat) => Ok(gat.projection.weight().as_tensor().clone()),
     }
 }
 
@@ -383,9 +347,9 @@ pub(super) fn own_weight(linear: &Linear, in_width: usize) -> Result<Tensor> {
 
 /// Returns what an aggregated row is.
 pub(super) fn form_of(operator: &Operator, plan: LayerPlan) -> Form {
-    match plan.travels {
-        Travels::Rows => Form::Whole,
-        Travels::Transformed => operator.form_of_transformed(),
+    match (plan.travels, &operator.own) {
+        (Travels::Transformed, OwnRows::Beside) => Form::Onto,
+        _ => Form::Whole,
     }
 }
 

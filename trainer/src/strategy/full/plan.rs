@@ -1,12 +1,11 @@
 //! Rows of each layer that travel between partitions.
 
 use candle_core::Result;
-use serde::{Deserialize, Serialize};
 
 use crate::{conv::Conv, layer::Layer, options::Aggregation};
 
 /// Rows of a layer that travel: the narrower ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travels {
     /// The rows that the layer is given; those that come are transformed where they are needed.
     Rows,
@@ -37,7 +36,7 @@ impl LayerPlan {
     ) -> Result<Vec<Self>> {
         let mut in_width = width;
         let plan = |(number, layer): (usize, &Layer)| {
-            let out_width = layer.out_width()?;
+            let out_width = layer.conv.out_width()?;
             let of_features = (number == 0).then_some(features);
             let (travels, message_width) = travels(&layer.conv, in_width, of_features)?;
             let plan = Self { travels, in_width, message_width, out_width };
@@ -63,8 +62,8 @@ fn travels(
     let transformed = match conv {
         // The largest of transformed rows is not the transformed largest.
         Conv::Sage(_, Aggregation::Max) => return Ok((Travels::Rows, in_width)),
-        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias().dim(0)?,
-        Conv::Gat(gat) => gat.projection().weight().dim(1)?,
+        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.dim(0)?,
+        Conv::Gat(gat) => gat.projection.weight().dim(1)?,
     };
     let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();
     let is_sparse = of_features == Some(FeatureForm::Sparse);
@@ -87,7 +86,7 @@ mod tests {
         let width = widths[0];
         let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer };
         let model = Model::new(&spec, 1).unwrap();
-        let plans = LayerPlan::of_layers(model.layers(), width, features).unwrap();
+        let plans = LayerPlan::of_layers(&model.layers, width, features).unwrap();
         plans.iter().map(|plan| (plan.travels, plan.message_width)).collect()
     }
 

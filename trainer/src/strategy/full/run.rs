@@ -3,41 +3,35 @@
 use std::{ops::ControlFlow, time::Instant};
 
 use lodestore_client::load_stats::LoadStats;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, sampler::batch_seed};
 
-use super::{
-    figures::{Fault, PartFigures},
-    team::{FullTeam, Passed},
-};
+use super::team::{Fault, FullTeam, PartFigures, Passed};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
-use crate::record::FullSum;
-use crate::report::Progress;
+use crate::report::{EpochReport, Progress};
 use crate::run::Run;
-use crate::step::{FullTraffic, Place, RowsBySource, StepSeconds, WorkerStep};
+use crate::step::{FullTraffic, Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{StepOutcome, TeamStep};
 use crate::worker::DROPOUT_STREAM;
 
 impl Run<'_> {
     /// Restores the rows of halos that the next epoch may use, where these are of an earlier epoch.
-    /// It repeats the pass of that epoch with its parameters. Returns false if the leader has ended
-    /// the run.
+    /// It repeats the pass of that epoch with its parameters.
     pub(crate) fn recall_rows(
         &mut self,
         team: &mut FullTeam,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
+    ) -> Result<(), TrainError> {
         let next = self.place.epoch + self.place.step;
         let refreshed = next - next % (self.config.full.staleness + 1);
         let Some(state) = self.refreshed.clone().filter(|_| refreshed < next) else {
-            return Ok(true);
+            return Ok(());
         };
         let present = self.replica.adam.values();
         self.replica.set_values(state.values)?;
-        let passed = team.pass(&self.replica.model, refreshed, self.seed_of(refreshed), group)?;
-        self.replica.set_values(present)?;
-        Ok(passed.is_some())
+        team.pass(&self.replica.model, refreshed, self.seed_of(refreshed), group)?;
+        self.replica.set_values(present)
     }
 
     /// Makes the update of the present epoch, unless it is made.
@@ -48,23 +42,20 @@ impl Run<'_> {
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let epoch = self.place.epoch;
+        let (epoch, mut figures) = (self.place.epoch, Vec::new());
         if self.place.step == 0 {
             let staleness = self.config.full.staleness;
             if staleness > 0 && epoch.is_multiple_of(staleness + 1) {
                 self.refreshed = Some(self.replica.adam.state());
             }
-            let Some((mut step, figures)) = self.full_step(team, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let (mut step, of_parts) = self.full_step(team, group)?;
             let update = Instant::now();
             self.replica.update(&mut step.gradients)?;
             let update = update.elapsed().as_secs_f64() + step.average_seconds;
             let seconds = [start.elapsed().as_secs_f64(), update];
-            let workers = self.full_worker_steps(&step, &figures, seconds);
+            let workers = self.full_worker_steps(&step, &of_parts, seconds);
             self.record.stepped(&step, &workers);
-            self.record.exchanged(self.full_sum(&figures, team));
+            figures = of_parts;
             self.place.step = 1;
             let loss = step.loss;
             let told = Progress::Step { epoch, done: 1, total: 1, loss, workers: &workers };
@@ -74,7 +65,8 @@ impl Run<'_> {
             }
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, 1, seconds, team.stats());
+        let report = EpochReport { epoch, steps: 1, seconds, ..self.exchanged(&figures, team) };
+        self.record.end_epoch(report, &team.stats);
         let has_test = self.has_test;
         if self.config.evaluation_after(epoch + 1, has_test) != Due::No {
             // An evaluation has memory of its own.
@@ -85,23 +77,23 @@ impl Run<'_> {
 
     /// Returns the seed of an epoch's dropout: that of the first batch of a lone worker.
     fn seed_of(&self, epoch: u32) -> u64 {
-        self.config.seed_of_epoch(epoch) ^ DROPOUT_STREAM
+        batch_seed(self.config.seed, 0, epoch, 0) ^ DROPOUT_STREAM
     }
 
-    /// Makes a pass and sums its gradients. None if the leader has ended the run.
+    /// Makes a pass and sums its gradients.
     fn full_step(
         &mut self,
         team: &mut FullTeam,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<(TeamStep, Vec<PartFigures>)>, TrainError> {
+    ) -> Result<(TeamStep, Vec<PartFigures>), TrainError> {
         let epoch = self.place.epoch;
-        let passed = team.pass(&self.replica.model, epoch, self.seed_of(epoch), group)?;
-        let Some(Passed { terms, mut figures }) = passed else { return Ok(None) };
+        let Passed { terms, mut figures } =
+            team.pass(&self.replica.model, epoch, self.seed_of(epoch), group)?;
         for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
             // A pass that only restores rows reports nothing.
             figures.pulled = std::mem::take(&mut part.inputs.pulled);
         }
-        let Some(figures) = group.exchange_figures(figures, team.n_parts)? else { return Ok(None) };
+        let figures = group.exchange_figures(figures, team.n_parts)?;
         check_numbers(&figures, epoch)?;
         for (worker, stats) in (0..).zip(&mut team.stats) {
             let own = figures.iter().filter(|of| of.part % self.config.workers == worker);
@@ -112,7 +104,7 @@ impl Run<'_> {
         let mut step = self.joined(&figures);
         (step.gradients, step.average_seconds) = (gradients, reduce.elapsed().as_secs_f64());
         step.check_finite(Place { epoch, step: 0 })?;
-        Ok(Some((step, figures)))
+        Ok((step, figures))
     }
 
     /// Joins the figures of all partitions: sums in their order, whichever worker has them.
@@ -166,37 +158,28 @@ impl Run<'_> {
         let n_workers = self.config.workers;
         let of_worker = |(worker, outcome): &(u32, StepOutcome)| {
             let own = || figures.iter().filter(|of| of.part % n_workers == *worker);
-            let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
             // Partitions of a process exchange together.
             let first = own().next();
             let wait = first.map_or(0.0, |of| of.wait_seconds);
             let pull = first.map_or(0.0, |of| of.exchange_seconds);
             let seconds = StepSeconds { step: step_seconds, update, wait, pull, ..outcome.seconds };
             WorkerStep {
-                epoch: self.place.epoch,
-                step: 0,
-                worker: *worker,
-                loss: outcome.loss,
-                roots: outcome.n_roots,
-                nodes: outcome.n_nodes,
                 batch: "ready",
                 seconds,
-                rows,
-                bytes,
-                late_swaps: 0,
-                hop: None,
-                sdt: None,
                 full: Some(FullTraffic {
                     halo_rows: own().map(|of| of.halo_rows).sum(),
                     embedding_bytes: own().map(|of| of.embedding_bytes).sum(),
                     gradient_bytes: own().map(|of| of.gradient_bytes).sum(),
                 }),
+                ..outcome.worker_step(self.place, *worker, self.row_bytes)
             }
         };
         step.outcomes.iter().map(of_worker).collect()
     }
 
-    fn full_sum(&self, figures: &[PartFigures], team: &FullTeam) -> FullSum {
+    /// Returns what the partitions exchanged in an epoch, in which they have `figures`; none if the
+    /// run was resumed after its step.
+    fn exchanged(&self, figures: &[PartFigures], team: &FullTeam) -> EpochReport {
         let sum = |of: fn(&PartFigures) -> u64| figures.iter().map(of).sum::<u64>();
         let most = |of: fn(&PartFigures) -> f64| figures.iter().map(of).fold(0.0, f64::max);
         let narrowing = |at: usize| figures.iter().map(|of| of.narrowing[at]).sum::<f64>();
@@ -211,21 +194,28 @@ impl Run<'_> {
         let slowest = computing.into_iter().fold(0.0, f64::max);
         let n_elements: u64 = self.replica.adam.lengths().iter().map(|&n| n as u64).sum();
         let (p, q) = (u64::from(team.n_parts), u64::from(n_workers));
-        FullSum {
-            halo_rows: sum(|of| of.halo_rows),
-            input_bytes: sum(|of| of.pulled.remote_bytes),
-            input_rows: sum(|of| of.remote_rows),
-            pulled_rows: sum(|of| of.pulled.remote_rows),
-            embedding_bytes: sum(|of| of.embedding_bytes),
-            gradient_bytes: sum(|of| of.gradient_bytes),
-            // A share of each term to each worker, then a share of the sum to each, as processes.
-            synchronised_bytes: 4 * n_elements * (q - 1) * (p + q) / q,
-            kept_share: team.kept_share,
-            max_staleness: figures.iter().map(|of| of.staleness).max().unwrap_or(0),
-            compression_error: if all > 0.0 { (error / all).sqrt() } else { 0.0 },
-            exchange_seconds: most(|of| of.exchange_seconds),
-            exchange_wait_seconds: most(|of| of.wait_seconds),
-            compute_imbalance: if mean > 0.0 { slowest / mean - 1.0 } else { 0.0 },
+        // A share of each term to each worker, then a share of the sum to each, as processes.
+        let synchronised_bytes = 4 * n_elements * (q - 1) * (p + q) / q;
+        let input_bytes = sum(|of| of.pulled.remote_bytes);
+        let embedding_bytes = sum(|of| of.embedding_bytes);
+        let gradient_bytes = sum(|of| of.gradient_bytes);
+        // A resumed epoch may pull rows twice, once to restore them.
+        let (pulled, remote) = (sum(|of| of.pulled.remote_rows), sum(|of| of.remote_rows));
+        EpochReport {
+            halo_rows: Some(sum(|of| of.halo_rows)),
+            halo_bytes: Some(input_bytes + embedding_bytes + gradient_bytes),
+            input_bytes: Some(input_bytes),
+            input_hit_rate: Some((1.0 - pulled as f64 / remote.max(1) as f64).max(0.0)),
+            embedding_bytes: Some(embedding_bytes),
+            gradient_bytes: Some(gradient_bytes),
+            synchronised_bytes: Some(if figures.is_empty() { 0 } else { synchronised_bytes }),
+            kept_share: Some(team.kept_share),
+            max_staleness: Some(figures.iter().map(|of| of.staleness).max().unwrap_or(0)),
+            compression_error: Some(if all > 0.0 { (error / all).sqrt() } else { 0.0 }),
+            exchange_seconds: Some(most(|of| of.exchange_seconds)),
+            exchange_wait_seconds: Some(most(|of| of.wait_seconds)),
+            compute_imbalance: Some(if mean > 0.0 { slowest / mean - 1.0 } else { 0.0 }),
+            ..EpochReport::default()
         }
     }
 }
@@ -250,18 +240,17 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
 fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
     let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
     let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));
-    let step = 0;
+    let place = Place { epoch, step: 0 };
     match of_feature.or_else(|| faults().next()) {
         None => Ok(()),
         Some((Fault::Feature { node, column, bits }, _)) => Err(TrainError::Feature {
             node: NodeId(node),
             column: column as usize,
             found: f32::from_bits(bits),
-            epoch,
-            step,
+            place,
         }),
         Some((Fault::Row { node }, loss)) => {
-            Err(TrainError::Diverged { node: NodeId(node), epoch, step, loss })
+            Err(TrainError::Diverged { node: NodeId(node), place, loss })
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Set-up before the first epoch: the part of the graph of each partition, and its inputs.
 
-use std::{sync::Arc, thread::available_parallelism};
+use std::sync::Arc;
 
 use lodestore_graph::{
     NodeId, PartId,
@@ -9,33 +9,32 @@ use lodestore_graph::{
 
 use super::{
     compress::RowCode,
-    exchange::{Placement, Routes, Way},
+    exchange::{Placement, Routes},
     graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
     operator::Operator,
-    part::{Aggregator, Part, PartRoots},
+    part::{Aggregator, Part, PartPass, PartRoots},
     plan::{FeatureForm, LayerPlan},
-    team::{Exchange, FullTeam, KeptRows, Overlap},
+    team::{Exchange, FullTeam},
 };
 use crate::attention::Entries;
 use crate::conv::Hop;
 use crate::error::TrainError;
 use crate::labels::Labels;
 use crate::largest::Largest;
-use crate::options::Aggregation;
-use crate::options::ModelKind;
+use crate::matrix::workspace::Workspace;
+use crate::options::{Aggregation, ModelKind};
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step_outcome::MemberStats;
+use crate::worker_thread::thread_pool;
 
 impl FullTeam {
     /// Makes the partitions of this process, and pulls the inputs of their halos.
     pub(crate) fn new(setup: &Setup<'_>, group: &ProcessGroup<'_>) -> Result<Self, TrainError> {
         let (book, config) = (setup.graph.book, setup.config);
         let (n_parts, n_workers) = (u32::from(book.n_parts()), config.workers);
-        let n_cores = available_parallelism().map_or(1, usize::from);
-        let n_threads = (n_cores / group.n_local().max(1) as usize).max(1);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build()?;
+        let pool = thread_pool(group.n_local() as usize)?;
         let halos = Halos::find(setup.graph.topology, book, &dropped_replicas(setup)?);
         let own = (0..n_parts).filter(|part| setup.workers.contains(&(part % n_workers)));
         let part = |part| part_of(setup, part, &halos);
@@ -45,13 +44,12 @@ impl FullTeam {
         let n_layers = config.fanouts.len();
         let exchange = Exchange {
             placement,
-            forward: Routes::new(&parts, placement, Way::Forward),
-            back: Routes::new(&parts, placement, Way::Back),
+            routes: Routes::both(&parts, placement),
             code: RowCode { compression: config.full.compress },
             halo: config.full.halo,
-            overlap: if config.full.overlap { Overlap::Beside } else { Overlap::After },
+            overlaps: config.full.overlap,
             staleness: config.full.staleness,
-            layers: (0..n_layers).map(|_| KeptRows::default()).collect(),
+            layers: (0..n_layers).map(|_| Default::default()).collect(),
             seconds: std::time::Duration::ZERO,
             waited: std::time::Duration::ZERO,
             oldest: 0,
@@ -80,9 +78,10 @@ fn part_of(setup: &Setup<'_>, part: u32, halos: &Halos) -> Result<Part, TrainErr
     let inputs = Inputs::load(source, &graph, config.full.halo)?;
     let aggregator = aggregator(setup, &graph);
     let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
-    let plans = LayerPlan::of_layers(setup.model.layers(), setup.features.width(), form)?;
+    let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form)?;
     let roots = roots_of(&setup.labels, &graph);
-    Ok(Part::new(graph, inputs, aggregator, plans, roots))
+    let (workspace, pass) = (Workspace::default(), PartPass::default());
+    Ok(Part { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 })
 }
 
 fn aggregator(setup: &Setup<'_>, graph: &PartGraph) -> Aggregator {
@@ -120,11 +119,14 @@ fn dropped_replicas(setup: &Setup<'_>) -> Result<Vec<Vec<NodeId>>, TrainError> {
     let node_bytes = RapaParams::default().node_bytes + setup.row_bytes as u64;
     let params = RapaParams { node_bytes, ..RapaParams::default() };
     let adjusted = adjust(&loads, &of_parts, &params)?;
-    for (part, (adjusted, device)) in (0..).zip(adjusted.parts.iter().zip(&of_parts)) {
+    for (part, (adjusted, device)) in (0u32..).zip(adjusted.parts.iter().zip(&of_parts)) {
         if !adjusted.fits {
-            let (needed, found) = (adjusted.bytes, device.memory_bytes);
-            let device = device.name.clone();
-            return Err(TrainError::DeviceMemory { part, device, needed, found });
+            let (needed, found, device) = (adjusted.bytes, device.memory_bytes, &device.name);
+            return Err(TrainError::PartitionSize(format!(
+                "partition {part} takes {needed} bytes without any halo that it can do without, \
+                 and device `{device}` has {found}; import the graph in more partitions (--parts), \
+                 or take another device"
+            )));
         }
     }
     let dropped = loads.iter().zip(&adjusted.parts).map(|(load, adjusted)| {

@@ -6,12 +6,13 @@ use std::{
 };
 
 use candle_core::Result as TensorResult;
+use lodestore_client::load_stats::LoadStats;
 use rayon::ThreadPool;
+use serde::{Deserialize, Serialize};
 
 use super::{
     compress::RowCode,
     exchange::{Messages, Placement, Routes, Sent, Way},
-    figures::{Fault, PartFigures},
     operator::Destinations,
     part::Part,
 };
@@ -23,7 +24,7 @@ use crate::layer::Layer;
 use crate::loss::worst_row;
 use crate::model::Model;
 use crate::process_group::ProcessGroup;
-use crate::step_outcome::MemberStats;
+use crate::step_outcome::{MemberStats, exact};
 
 /// The partitions of this process.
 pub(crate) struct FullTeam {
@@ -37,21 +38,22 @@ pub(crate) struct FullTeam {
     /// Share of edges that partitions have.
     pub(super) kept_share: f64,
     /// Figures of all workers of the run.
-    pub(super) stats: Vec<MemberStats>,
+    pub(crate) stats: Vec<MemberStats>,
 }
 
 /// Exchange of rows between partitions.
 pub(super) struct Exchange {
     pub(super) placement: Placement,
-    pub(super) forward: Routes,
-    pub(super) back: Routes,
+    /// By way.
+    pub(super) routes: [Routes; 2],
     pub(super) code: RowCode,
     pub(super) halo: Halo,
-    pub(super) overlap: Overlap,
+    /// Whether rows travel while others are computed.
+    pub(super) overlaps: bool,
     /// Epochs that rows of halos may be old.
     pub(super) staleness: u32,
-    /// By layer.
-    pub(super) layers: Vec<KeptRows>,
+    /// By layer, and by way.
+    pub(super) layers: Vec<[Stamped; 2]>,
     pub(super) epoch: u32,
     /// Figures of the epoch.
     pub(super) seconds: Duration,
@@ -59,23 +61,9 @@ pub(super) struct Exchange {
     pub(super) oldest: u32,
 }
 
-/// Overlap of computation with rows that travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overlap {
-    Beside,
-    After,
-}
-
-/// The last messages of a layer: of rows, and of gradients.
+/// The last messages of a layer one way, with the epoch that they are of.
 #[derive(Default)]
-pub(super) struct KeptRows {
-    forward: Stamped,
-    back: Stamped,
-}
-
-/// Messages with the epoch that they are of.
-#[derive(Default)]
-struct Stamped {
+pub(super) struct Stamped {
     messages: Messages,
     stamp: Option<u32>,
 }
@@ -84,6 +72,59 @@ struct Stamped {
 pub(crate) struct Passed {
     pub(crate) terms: Vec<Term>,
     pub(crate) figures: Vec<PartFigures>,
+}
+
+/// The figures of a partition in an epoch, as processes exchange them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PartFigures {
+    pub(crate) part: u32,
+    /// Mean loss over its training nodes.
+    #[serde(with = "exact")]
+    pub(crate) loss: f64,
+    pub(crate) n_roots: u64,
+    pub(crate) n_right: u64,
+    pub(crate) n_own: u64,
+    /// Rows of its halo, and those of other workers among them.
+    pub(crate) halo_rows: u64,
+    pub(crate) remote_rows: u64,
+    /// Other workers' input rows that were pulled.
+    pub(crate) pulled: LoadStats,
+    /// Rows of layers that came from other workers, and bytes of them.
+    pub(crate) embedding_rows: u64,
+    pub(crate) embedding_bytes: u64,
+    /// Bytes of gradients that went back to other workers.
+    pub(crate) gradient_bytes: u64,
+    /// Squares of what narrowing took from rows and gradients that it sent, and of these.
+    pub(crate) narrowing: [f64; 2],
+    pub(crate) compute_seconds: f64,
+    /// Time of its process with rows on their way, and nothing to compute meanwhile.
+    pub(crate) exchange_seconds: f64,
+    pub(crate) wait_seconds: f64,
+    /// The oldest rows that were used, in epochs.
+    pub(crate) staleness: u32,
+    /// Bytes of kept inputs.
+    pub(crate) input_bytes: u64,
+    /// Description of the values where the loss is not finite.
+    pub(crate) fault: Option<Fault>,
+}
+
+/// Epoch that left the range of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Fault {
+    /// A feature that is no number: its bits, so that it can travel.
+    Feature { node: u32, column: u64, bits: u32 },
+    /// The row of this node.
+    Row { node: u32 },
+}
+
+impl PartFigures {
+    /// Adds the loss by narrowing; nothing where it is no number, which the training loss shows.
+    pub(crate) fn note(&mut self, Sent { loss, .. }: Sent) {
+        if loss.error.is_finite() && loss.all.is_finite() {
+            self.narrowing[0] += loss.error;
+            self.narrowing[1] += loss.all;
+        }
+    }
 }
 
 impl Stamped {
@@ -97,39 +138,26 @@ impl Stamped {
 }
 
 impl FullTeam {
-    /// Returns figures of all workers of the run.
-    pub(crate) fn stats(&self) -> &[MemberStats] {
-        &self.stats
-    }
-
-    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`. None if
-    /// the leader has ended the run.
+    /// Runs `model` forward and back over all partitions, with the dropout masks of `seed`.
     pub(crate) fn pass(
         &mut self,
         model: &Model,
         epoch: u32,
         seed: u64,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Passed>, TrainError> {
+    ) -> Result<Passed, TrainError> {
         self.pool.install(|| {
             self.parts.iter_mut().try_for_each(|part| part.inputs.begin_epoch(&part.graph))
         })?;
-        let exchange = &self.exchange;
-        let of_part = |part: &Part| PartFigures {
-            remote_rows: exchange.remote_rows(part),
-            ..figures_of(part)
-        };
-        let mut figures: Vec<PartFigures> = self.parts.iter().map(of_part).collect();
+        let figures = self.parts.iter().map(|part| self.exchange.figures_of(part));
+        let mut figures: Vec<PartFigures> = figures.collect();
         self.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         self.exchange.begin(epoch);
-        let layers: Vec<(usize, &Layer)> = model.layers().iter().enumerate().collect();
+        let layers: Vec<(usize, &Layer)> = model.layers.iter().enumerate().collect();
         for &(number, layer) in &layers {
-            let dropout = LayerDropout::new(model.dropout(), seed, number as u64);
+            let dropout = LayerDropout::new(model.dropout, seed, number as u64);
             each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout))?;
             let sent = self.exchange.forward(&mut self.parts, &self.pool, number, group)?;
-            let Some(sent) = sent else {
-                return Ok(None);
-            };
             let row_bytes = self.exchange.row_bytes(&self.parts, number);
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.embedding_rows += figures.remote_rows;
@@ -140,18 +168,14 @@ impl FullTeam {
         }
         let n_all = self.n_train;
         for (part, figures) in self.parts.iter_mut().zip(&mut figures) {
-            let loss = part.loss(n_all)?;
-            (figures.loss, figures.n_right) = (loss.mean, loss.n_right);
-            if !loss.mean.is_finite() {
+            (figures.loss, figures.n_right) = part.loss(n_all)?;
+            if !figures.loss.is_finite() {
                 figures.fault = Some(fault_of(part));
             }
         }
         for &(number, layer) in layers.iter().rev() {
             each(&self.pool, &mut self.parts, |part| part.begin_back(number, layer))?;
             let sent = self.exchange.back(&mut self.parts, &self.pool, number, layer, group)?;
-            let Some(sent) = sent else {
-                return Ok(None);
-            };
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.gradient_bytes += sent.bytes;
                 figures.note(sent);
@@ -166,7 +190,7 @@ impl FullTeam {
             figures.wait_seconds = self.exchange.waited.as_secs_f64();
             figures.staleness = self.exchange.oldest;
         }
-        Ok(Some(Passed { terms, figures }))
+        Ok(Passed { terms, figures })
     }
 
     /// Releases the memory of passes.
@@ -191,18 +215,6 @@ fn each(
     })
 }
 
-/// Returns what is known of a partition before a pass.
-fn figures_of(part: &Part) -> PartFigures {
-    PartFigures {
-        part: part.graph.part,
-        n_roots: part.roots.local_ids.len() as u64,
-        n_own: part.graph.n_own as u64,
-        halo_rows: part.graph.n_halo() as u64,
-        input_bytes: part.inputs.n_bytes(),
-        ..PartFigures::default()
-    }
-}
-
 /// Returns why the loss of a partition may be no number: a feature, or else the worst row.
 fn fault_of(part: &Part) -> Fault {
     if let Some((node, column, found)) = part.inputs.not_finite {
@@ -213,14 +225,21 @@ fn fault_of(part: &Part) -> Fault {
 }
 
 impl Exchange {
-    /// Returns the rows of a partition's halo that are other workers'; none where these are zeros.
-    fn remote_rows(&self, part: &Part) -> u64 {
-        let worker = self.placement.worker_of(part.graph.part);
-        match self.halo {
-            Halo::Zero => 0,
-            Halo::Exchange => {
-                part.graph.n_rows_from(|other| self.placement.worker_of(other) != worker)
-            }
+    /// Returns what is known of a partition before a pass.
+    fn figures_of(&self, part: &Part) -> PartFigures {
+        let (graph, worker_of) = (&part.graph, |part| self.placement.worker_of(part));
+        let is_remote = |other| worker_of(other) != worker_of(graph.part);
+        PartFigures {
+            part: graph.part,
+            n_roots: part.roots.local_ids.len() as u64,
+            n_own: graph.n_own as u64,
+            halo_rows: graph.n_halo() as u64,
+            remote_rows: match self.halo {
+                Halo::Zero => 0,
+                Halo::Exchange => graph.n_rows_from(is_remote),
+            },
+            input_bytes: part.inputs.n_bytes(),
+            ..PartFigures::default()
         }
     }
 
@@ -234,15 +253,14 @@ impl Exchange {
         self.epoch = epoch;
     }
 
-    /// Brings rows of layer `number` to halos, and aggregates. None if the leader has ended the
-    /// run.
+    /// Brings rows of layer `number` to halos, and aggregates.
     fn forward(
         &mut self,
         parts: &mut [Part],
         pool: &ThreadPool,
         number: usize,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
+    ) -> Result<Vec<Sent>, TrainError> {
         let aggregate = |parts: &mut [Part], which| {
             each(pool, parts, |part| {
                 part.aggregate(number, which);
@@ -251,26 +269,24 @@ impl Exchange {
         };
         if number == 0 || self.halo == Halo::Zero {
             if number > 0 {
-                parts.iter_mut().for_each(|part| part.received().fill(0.0));
+                parts.iter_mut().for_each(|part| part.pass.halo.fill(0.0));
             }
             aggregate(parts, Destinations::All)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let inner = |parts: &mut [Part]| aggregate(parts, Destinations::Inner);
         let rows = LayerRows { way: Way::Forward, number };
-        let Some(sent) = self.move_rows(parts, pool, rows, group, &inner)? else {
-            return Ok(None);
-        };
+        let sent = self.move_rows(parts, pool, rows, group, &inner)?;
         let (width, start) = (width_of(parts, number), Instant::now());
-        let messages = &self.layers[number].forward.messages;
-        pool.install(|| self.forward.unpack(parts, self.code, width, messages));
+        let [messages, _] = &self.layers[number];
+        let [routes, _] = &self.routes;
+        pool.install(|| routes.unpack(parts, self.code, width, &messages.messages));
         parts.iter_mut().take(1).for_each(|part| part.took(start));
         aggregate(parts, Destinations::Boundary)?;
-        Ok(Some(sent))
+        Ok(sent)
     }
 
-    /// Brings gradients of layer `number` back to the owners of rows, and adds them there. None if
-    /// the leader has ended the run.
+    /// Brings gradients of layer `number` back to the owners of rows, and adds them there.
     fn back(
         &mut self,
         parts: &mut [Part],
@@ -278,25 +294,24 @@ impl Exchange {
         number: usize,
         layer: &Layer,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
+    ) -> Result<Vec<Sent>, TrainError> {
         let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back(number, layer));
         if number == 0 || self.halo == Halo::Zero {
             own(parts)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let rows = LayerRows { way: Way::Back, number };
-        let Some(sent) = self.move_rows(parts, pool, rows, group, &own)? else {
-            return Ok(None);
-        };
+        let sent = self.move_rows(parts, pool, rows, group, &own)?;
         let (width, start) = (width_of(parts, number), Instant::now());
-        let messages = &self.layers[number].back.messages;
-        self.back.add(parts, self.code, width, messages);
+        let [_, messages] = &self.layers[number];
+        let [_, routes] = &self.routes;
+        routes.add(parts, self.code, width, &messages.messages);
         parts.iter_mut().take(1).for_each(|part| part.took(start));
-        Ok(Some(sent))
+        Ok(sent)
     }
 
     /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile.
-    /// Returns what each part has sent; none if the leader has ended the run.
+    /// Returns what each part has sent.
     fn move_rows(
         &mut self,
         parts: &mut [Part],
@@ -304,16 +319,13 @@ impl Exchange {
         LayerRows { way, number }: LayerRows,
         group: &mut ProcessGroup<'_>,
         compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
-    ) -> Result<Option<Vec<Sent>>, TrainError> {
-        let kept = &mut self.layers[number];
-        let (routes, stamped) = match way {
-            Way::Forward => (&self.forward, &mut kept.forward),
-            Way::Back => (&self.back, &mut kept.back),
-        };
+    ) -> Result<Vec<Sent>, TrainError> {
+        let (routes, stamped) =
+            (&self.routes[way as usize], &mut self.layers[number][way as usize]);
         if let Some(age) = stamped.usable_age(self.epoch, self.staleness) {
             self.oldest = self.oldest.max(age);
             compute(parts)?;
-            return Ok(Some(Vec::new()));
+            return Ok(Vec::new());
         }
         let (code, width) = (self.code, width_of(parts, number));
         let row_bytes = code.row_bytes(width);
@@ -322,29 +334,28 @@ impl Exchange {
         let sent = pool.install(pack);
         let expected = routes.incoming_bytes(row_bytes);
         let start = Instant::now();
-        let (goes_on, waited) = if group.n_ranks() == 1 || self.overlap == Overlap::After {
-            let goes_on = group.exchange_rows(row_bytes, messages, &expected)?;
+        let waited = if group.n_ranks() == 1 || !self.overlaps {
+            group.exchange_rows(row_bytes, messages, &expected)?;
             let waited = start.elapsed();
             self.seconds += waited;
             compute(parts)?;
-            (goes_on, waited)
+            waited
         } else {
             // This thread alone may use the engine between processes: others compute.
             let (moved, computed) = thread::scope(|scope| {
                 let computing = scope.spawn(|| compute(parts).map(|()| Instant::now()));
                 let moved = group.exchange_rows(row_bytes, messages, &expected);
-                let moved = moved.map(|goes_on| (goes_on, Instant::now()));
-                (moved, computing.join())
+                (moved.map(|()| Instant::now()), computing.join())
             });
-            let (goes_on, moved_at) = moved?;
+            let moved_at = moved?;
             let worker = self.placement.rank;
             let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })??;
             self.seconds += moved_at - start;
-            (goes_on, moved_at.saturating_duration_since(computed_at))
+            moved_at.saturating_duration_since(computed_at)
         };
         self.waited += waited;
         stamped.stamp = Some(self.epoch);
-        Ok(goes_on.then_some(sent))
+        Ok(sent)
     }
 }
 

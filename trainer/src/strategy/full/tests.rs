@@ -12,8 +12,7 @@ use lodestore_store::Dtype;
 use super::FullTeam;
 use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
-use crate::options::ModelKind;
-use crate::options::{Aggregation, LayerOptions, Norm};
+use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::process_group::ProcessGroup;
 use crate::random::CounterRandom;
 use crate::replica::Replica;
@@ -27,12 +26,17 @@ const WIDTH: u32 = 6;
 
 /// Returns a graph in three partitions, with features of which `every`-th are not zero.
 fn planted(every: u64) -> (Topology, PartitionBook, WorkerSources) {
+    planted_in(every, |id| PartId(u16::from(id >= 9) + u16::from(id >= 27)))
+}
+
+/// Returns the same graph in other partitions.
+fn planted_in(every: u64, owner: fn(u32) -> PartId) -> (Topology, PartitionBook, WorkerSources) {
     let random = CounterRandom::new(5, 9);
     let edges = (0..90u64).map(|at| [0, 1].map(|end| (random.bits(2 * at + end) % 40) as u32));
     let edges = MemoryEdges::new(edges.chain([[N - 1, 0]]).collect()).unwrap();
-    let owners: Vec<PartId> =
-        (0..N).map(|id| PartId(u16::from(id >= 9) + u16::from(id >= 27))).collect();
-    let relabelling = Relabelling::new(&owners, 3).unwrap();
+    let owners: Vec<PartId> = (0..N).map(owner).collect();
+    let n_parts = owners.iter().map(|part| part.0 + 1).max().unwrap();
+    let relabelling = Relabelling::new(&owners, n_parts).unwrap();
     let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
     let book = relabelling.book;
     let mut rows = MemorySource::new(book.clone());
@@ -71,11 +75,19 @@ fn with_team(
     every: u64,
     f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
 ) {
-    let (topology, book, sources) = planted(every);
-    let (topology, book) = (&topology, &book);
+    with_team_on(&planted(every), config, f);
+}
+
+/// Calls `f` with a team of all partitions of a graph, and the replica that it trains.
+fn with_team_on(
+    graph: &(Topology, PartitionBook, WorkerSources),
+    config: &TrainConfig,
+    f: impl FnOnce(&mut FullTeam, &mut Replica, &mut ProcessGroup<'_>),
+) {
+    let (topology, book, sources) = graph;
     let graph = TrainGraph { topology, book, uuid: [1; 16], rows_from: RowsFrom::Embedded };
-    let sources = [sources];
-    let setup = Setup::new(config, graph, &sources, vec![0], None).unwrap();
+    let sources = std::slice::from_ref(sources);
+    let setup = Setup::new(config, graph, sources, vec![0], None).unwrap();
     let mut collective = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut collective);
     let mut team = FullTeam::new(&setup, &group).unwrap();
@@ -90,7 +102,7 @@ fn pass(
     epoch: u32,
     group: &mut ProcessGroup<'_>,
 ) -> (f64, Vec<f64>) {
-    let passed = team.pass(&replica.model, epoch, 77, group).unwrap().unwrap();
+    let passed = team.pass(&replica.model, epoch, 77, group).unwrap();
     let n_all: u64 = passed.figures.iter().map(|of| of.n_roots).sum();
     let loss = passed.figures.iter().map(|of| of.loss * of.n_roots as f64).sum::<f64>();
     let mut gradient = vec![0.0; passed.terms[0].values.len()];
@@ -213,4 +225,18 @@ fn an_exchange_really_replaces_rows_and_gradients() {
             assert_ne!(old.0, pass(team, replica, 4, group).0, "{model:?}");
         });
     }
+}
+
+/// The rows of a halo go back to tiers after each epoch, also those of a halo without any.
+#[test]
+fn a_partition_without_a_halo_passes_again_where_there_is_a_tier() {
+    let layer = LayerOptions { aggregation: Aggregation::Max, ..LayerOptions::default() };
+    let config = config(ModelKind::Sage, layer, FullConfig::default());
+    let mut graph = planted_in(17, |_| PartId(0));
+    graph.2.remote = planted_in(17, |_| PartId(0)).2.remote;
+    assert!(graph.2.has_tier());
+    with_team_on(&graph, &config, |team, replica, group| {
+        assert!(team.parts[0].inputs.are_sparse());
+        assert_eq!(pass(team, replica, 0, group), pass(team, replica, 0, group));
+    });
 }

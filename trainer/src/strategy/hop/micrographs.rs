@@ -22,7 +22,8 @@ pub(crate) struct Micrographs<'a> {
     ready: VecDeque<Micrograph>,
     /// Memory for rows, which serves one iteration after the other.
     rows: Arc<RowBuffer>,
-    stats: PrefetchStats,
+    /// How batches were met so far.
+    pub(crate) stats: PrefetchStats,
 }
 
 /// The sampled neighbourhood of the roots of a time step, and what it took to prepare.
@@ -105,11 +106,6 @@ impl<'a> Micrographs<'a> {
             self.ready.push_back(Micrograph { batch, rows, load, seconds });
         }
         Ok(())
-    }
-
-    /// Returns how batches were met so far.
-    pub(crate) fn stats(&self) -> PrefetchStats {
-        self.stats
     }
 }
 

@@ -1,9 +1,9 @@
 //! Averages of local models (SDT-GNN, section III-D).
 
+use crate::adam::ReplicaState;
 use crate::collective::Term;
 use crate::config::OptimizerState;
 use crate::error::TrainError;
-use crate::replica::ReplicaState;
 
 /// The local models of a run, one for each partition, and their shares of the average.
 #[derive(Clone, Debug)]
@@ -97,20 +97,27 @@ impl Shares {
         for lists in [&state.values, &state.means, &state.variances] {
             let found: Vec<usize> = lists.iter().map(Vec::len).collect();
             if found != self.lengths {
-                let expected = format!("{:?}", self.lengths);
-                return Err(TrainError::OtherLayers {
-                    part,
-                    expected,
-                    found: format!("{found:?}"),
-                });
-            }
-            let found = lists.iter().flatten().copied().find(|value| !value.is_finite());
-            if let Some(found) = found {
-                return Err(TrainError::Replica { part, found });
+                let fault = format!(
+                    "parameters of {found:?} elements, and those of the run have {:?}; average \
+                     models of the same layers only",
+                    self.lengths
+                );
+                return Err(TrainError::LocalModel { part, fault });
             }
         }
-        Ok(())
+        check_finite(part, state)
     }
+}
+
+/// Fails where the local model of a partition has a value that is not finite.
+pub(super) fn check_finite(part: u32, state: &ReplicaState) -> Result<(), TrainError> {
+    let ReplicaState { values, means, variances, .. } = state;
+    let mut all = [values, means, variances].into_iter().flatten().flatten();
+    let Some(found) = all.find(|value| !value.is_finite()) else { return Ok(()) };
+    let fault = format!(
+        "a parameter or a moment of {found}; it is not averaged in; try a lower learning rate"
+    );
+    Err(TrainError::LocalModel { part, fault })
 }
 
 /// Fills lists from the front of `rest`.

@@ -11,6 +11,7 @@ use super::plan::{Depth, PartitionPlan, Reach, Region};
 use crate::error::TrainError;
 use crate::layerwise::NodeSet;
 use crate::sources::WorkerSources;
+use crate::step::SdtTraffic;
 
 /// A partition as its local model sees it.
 #[derive(Debug)]
@@ -25,21 +26,10 @@ pub(crate) struct LocalPartition {
     numbers: Numbers,
     rows: RowBuffer,
     row_bytes: usize,
-    /// Time and bytes of loading it.
-    pub(crate) loaded: PartitionLoad,
-}
-
-/// Bytes moved to load a partition.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PartitionLoad {
-    /// Rows of other workers' partitions, by VectorPull.
-    pub(crate) load: LoadStats,
-    /// Rows of the halo, whichever worker owns them.
-    pub(crate) halo_rows: u64,
-    pub(crate) halo_bytes: u64,
-    /// Bytes of all its rows, and the time that it took to pull them.
-    pub(crate) bytes: u64,
-    pub(crate) seconds: f64,
+    /// VectorPulls of rows of other workers' partitions.
+    pub(crate) pulled: LoadStats,
+    /// Time and bytes of loading it; rows of the halo are whichever worker's.
+    pub(crate) loaded: SdtTraffic,
 }
 
 /// The partitions of a graph, and where the rows of one worker come from.
@@ -120,14 +110,24 @@ impl PartitionSource<'_> {
         let mut rows = RowBuffer::default();
         rows.resize(nodes.len() * self.row_bytes);
         let start = Instant::now();
-        let load = self.pull(&nodes, n_remote as usize, rows.bytes_mut())?;
-        let seconds = start.elapsed().as_secs_f64();
+        let pulled = self.pull(&nodes, n_remote as usize, rows.bytes_mut())?;
+        let load_seconds = start.elapsed().as_secs_f64();
         let owned = self.owned(part);
-        let n_halo = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
+        let halo_rows = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
         let row_bytes = self.row_bytes;
-        let (halo_bytes, bytes) = (n_halo * row_bytes as u64, rows.bytes().len() as u64);
-        let loaded = PartitionLoad { load, halo_rows: n_halo, halo_bytes, bytes, seconds };
-        Ok(LocalPartition { part, nodes, topology, degrees, numbers, rows, row_bytes, loaded })
+        let (halo_bytes, loaded_bytes) = (halo_rows * row_bytes as u64, rows.bytes().len() as u64);
+        let loaded = SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds };
+        Ok(LocalPartition {
+            part,
+            nodes,
+            topology,
+            degrees,
+            numbers,
+            rows,
+            row_bytes,
+            pulled,
+            loaded,
+        })
     }
 
     /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel
@@ -285,7 +285,7 @@ mod tests {
                     u32::from(part.0) % n_workers != source.worker
                 };
                 let n_remote = local.nodes.iter().filter(remote).count() as u64;
-                prop_assert_eq!(local.loaded.load.remote_rows, n_remote);
+                prop_assert_eq!(local.pulled.remote_rows, n_remote);
 
                 let mut sampler = Sampler::named(&local.topology, &fanouts, &local.nodes);
                 let mut found = sampler.sample(&local.local_ids(&roots), 5);

@@ -3,16 +3,15 @@
 use std::{mem::take, ops::ControlFlow, time::Instant};
 
 use super::{average::Shares, plan::PartitionPlan, team::PartitionTeam, worker::PartitionFigures};
+use crate::adam::ReplicaState;
 use crate::checkpoint::Checkpoints;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
-use crate::record::SdtSum;
-use crate::replica::ReplicaState;
-use crate::report::Progress;
+use crate::report::{EpochReport, Progress};
 use crate::run::Run;
-use crate::step::{Place, RowsBySource, SdtTraffic, StepSeconds, WorkerStep, word_of};
+use crate::step::{Place, StepSeconds, WorkerStep};
 use crate::step_outcome::TeamStep;
 
 /// The leader asks for nothing.
@@ -26,39 +25,15 @@ const END: u32 = 2;
 #[derive(Debug)]
 pub(crate) struct LocalModels {
     /// By partition; those of other processes are empty but while a checkpoint is written.
-    states: Vec<ReplicaState>,
-    shares: Shares,
+    pub(crate) states: Vec<ReplicaState>,
+    pub(super) shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
-    kept_share: f64,
+    pub(super) kept_share: f64,
     /// Whether there are checkpoints.
-    saves: bool,
+    pub(super) saves: bool,
 }
 
 impl LocalModels {
-    pub(crate) fn new(states: Vec<ReplicaState>, shares: Shares) -> Self {
-        Self { states, shares, kept_share: 1.0, saves: false }
-    }
-
-    /// Returns the number of local models.
-    pub(crate) fn len(&self) -> u32 {
-        self.states.len() as u32
-    }
-
-    /// Takes the states out, to be written, or to be sent.
-    pub(crate) fn take(&mut self) -> Vec<ReplicaState> {
-        take(&mut self.states)
-    }
-
-    /// Puts the states of all partitions in place.
-    pub(crate) fn put(&mut self, states: Vec<ReplicaState>) {
-        self.states = states;
-    }
-
-    /// Returns a copy of all states.
-    pub(crate) fn states(&self) -> Vec<ReplicaState> {
-        self.states.clone()
-    }
-
     /// Returns the parameters of the average of all local models, all of which are here. Where all
     /// have the same, as after an average, it is these: their weighted sum may differ in the last
     /// bit.
@@ -81,22 +56,20 @@ impl LocalModels {
 }
 
 impl Run<'_> {
-    /// Takes note of what partitions keep, and agrees on whether there are checkpoints. False if
-    /// the leader has ended the run.
+    /// Takes note of what partitions keep, and agrees on whether there are checkpoints.
     pub(crate) fn begin_partitions(
         &mut self,
         plans: &[PartitionPlan],
         group: &mut ProcessGroup<'_>,
-    ) -> Result<bool, TrainError> {
-        let saves = self.checkpoints.is_some();
-        let Some(saves) = group.number_of_leader(saves.into())? else { return Ok(false) };
-        let Some(local) = &mut self.local else { return Ok(true) };
+    ) -> Result<(), TrainError> {
+        let saves = group.of_leader(&u32::from(self.checkpoints.is_some()))?;
+        let Some(local) = &mut self.local else { return Ok(()) };
         local.saves = saves != 0;
         local.keep_own(group, self.config.workers);
         let sum = |of: fn(&PartitionPlan) -> f64| plans.iter().map(of).sum::<f64>();
         let all = sum(|plan| plan.all);
         local.kept_share = if all > 0.0 { sum(|plan| plan.kept) / all } else { 1.0 };
-        Ok(true)
+        Ok(())
     }
 
     /// Trains the local models of the partitions that are left of the present epoch, and averages
@@ -108,13 +81,11 @@ impl Run<'_> {
         progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_parts());
+        let (epoch, total) = (self.place.epoch, team.n_parts);
+        let (mut halo_rows, mut halo_bytes) = (0, 0);
         while self.place.step < total {
             let (first, began) = (self.place.step, Instant::now());
-            let Some(figures) = self.round(team, group)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let figures = self.round(team, group)?;
             let seconds = began.elapsed().as_secs_f64();
             let workers: Vec<WorkerStep> =
                 figures.iter().map(|of_part| self.worker_step(of_part, seconds)).collect();
@@ -126,11 +97,8 @@ impl Run<'_> {
                 loss.outcomes.extend(step.outcomes);
             }
             let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
-            let (halo_rows, halo_bytes) = (
-                figures.iter().map(|of_part| of_part.halo_rows).sum::<u64>(),
-                figures.iter().map(|of_part| of_part.halo_bytes).sum::<u64>(),
-            );
-            self.record.partitioned(SdtSum { halo_rows, halo_bytes, ..SdtSum::default() });
+            halo_rows += figures.iter().map(|of_part| of_part.loaded.halo_rows).sum::<u64>();
+            halo_bytes += figures.iter().map(|of_part| of_part.loaded.halo_bytes).sum::<u64>();
             self.place.step = first + figures.len() as u32;
             let (done, workers) = (self.place.step, &workers[..]);
             let is_ended =
@@ -143,10 +111,7 @@ impl Run<'_> {
                 || (is_ended && self.checkpoints.is_some());
             let wanted =
                 if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
-            let Some(wanted) = group.number_of_leader(wanted)? else {
-                self.is_interrupted = true;
-                return Ok(());
-            };
+            let wanted = group.of_leader(&wanted)?;
             if wanted & SAVE != 0 {
                 self.gather_states(group)?;
                 self.save()?;
@@ -157,44 +122,51 @@ impl Run<'_> {
                 return Ok(());
             }
         }
-        self.average(epoch, group)?;
-        let kept_share = self.local.as_ref().map_or(1.0, |local| local.kept_share);
-        self.record.partitioned(SdtSum { kept_share, ..SdtSum::default() });
-        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        self.record.end_epoch(epoch, total, seconds, team.stats());
+        let synchronised_bytes = self.average(epoch, group)?;
+        let report = EpochReport {
+            epoch,
+            steps: total,
+            seconds: start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving),
+            halo_rows: Some(halo_rows),
+            halo_bytes: Some(halo_bytes),
+            synchronised_bytes: Some(synchronised_bytes),
+            kept_share: Some(self.local.as_ref().map_or(1.0, |local| local.kept_share)),
+            ..EpochReport::default()
+        };
+        self.record.end_epoch(report, &team.stats);
         if self.local.as_ref().is_some_and(|local| local.saves) {
             self.gather_states(group)?;
         }
         Ok(())
     }
 
-    /// Trains one partition of each worker; returns the figures of all. None if the leader has
-    /// ended the run.
+    /// Trains one partition of each worker; returns the figures of all.
     fn round(
         &mut self,
         team: &mut PartitionTeam<'_>,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<Vec<PartitionFigures>>, TrainError> {
+    ) -> Result<Vec<PartitionFigures>, TrainError> {
         let Place { epoch, step } = self.place;
         let Some(local) = &mut self.local else { unreachable!("a run of partitions") };
         let own = team.train(epoch, step, &mut local.states)?;
-        let Some(all) = group.exchange(&own)? else { return Ok(None) };
-        let mut figures: Vec<PartitionFigures> = all.into_iter().flatten().collect();
+        let mut figures: Vec<PartitionFigures> =
+            group.exchange(&own)?.into_iter().flatten().collect();
         figures.sort_by_key(|of_part| of_part.part);
         team.note(&figures);
-        Ok(Some(figures))
+        Ok(figures)
     }
 
-    /// Averages the local models, where that is due or the average is to be measured.
-    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+    /// Averages the local models, where that is due or the average is to be measured. Returns the
+    /// bytes that workers send to synchronise them, each as a process of its own.
+    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<u64, TrainError> {
         let sdt = self.config.sdt;
         let is_due = (epoch + 1).is_multiple_of(sdt.average_every);
         let is_last = epoch + 1 == self.config.epochs;
         let is_measured = self.config.evaluation_after(epoch + 1, self.has_test) != Due::No;
         if !is_due && !is_last && !is_measured {
-            return Ok(());
+            return Ok(0);
         }
-        let Some(local) = &mut self.local else { return Ok(()) };
+        let Some(local) = &mut self.local else { return Ok(0) };
         let n_workers = self.config.workers;
         let is_own = |part: u32| group.has_worker(part % n_workers);
         let own = (0..).zip(&local.states).filter(|(part, _)| is_own(*part));
@@ -202,16 +174,15 @@ impl Run<'_> {
         let len = local.shares.len();
         let sum = group.sum_parameters(terms, len)?;
         self.replica.set_values(local.shares.lists(&sum))?;
-        if is_due {
-            let own =
-                (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
-            local.shares.adopt(&sum, own.map(|(_, state)| state));
-            // A share of each term to each worker, then a share of the sum to each, as processes.
-            let (n_bytes, p, q) = (4 * len as u64, u64::from(local.len()), u64::from(n_workers));
-            let synchronised_bytes = n_bytes * (q - 1) * (p + q) / q;
-            self.record.partitioned(SdtSum { synchronised_bytes, ..SdtSum::default() });
+        if !is_due {
+            return Ok(0);
         }
-        Ok(())
+        let own =
+            (0..).zip(&mut local.states).filter(|(part, _)| group.has_worker(part % n_workers));
+        local.shares.adopt(&sum, own.map(|(_, state)| state));
+        // A share of each term to each worker, then a share of the sum to each, as processes.
+        let (n_bytes, p, q) = (4 * len as u64, local.states.len() as u64, u64::from(n_workers));
+        Ok(n_bytes * (q - 1) * (p + q) / q)
     }
 
     /// Brings the states of all local models to the leader.
@@ -229,25 +200,12 @@ impl Run<'_> {
 
     /// Returns what the worker of a partition did in a round.
     fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
-        let (outcome, Place { epoch, .. }) = (&of_part.outcome, self.place);
-        let (rows, bytes) = RowsBySource::of(&outcome.load, self.row_bytes);
-        let PartitionFigures { halo_rows, halo_bytes, loaded_bytes, load_seconds, part, .. } =
-            *of_part;
+        let PartitionFigures { part, loaded, ref outcome, .. } = *of_part;
+        let place = Place { step: part, ..self.place };
         WorkerStep {
-            epoch,
-            step: part,
-            worker: part % self.config.workers,
-            loss: outcome.loss,
-            roots: outcome.n_roots,
-            nodes: outcome.n_nodes,
-            batch: word_of(outcome.met),
             seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
-            rows,
-            bytes,
-            late_swaps: 0,
-            hop: None,
-            sdt: Some(SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds }),
-            full: None,
+            sdt: Some(loaded),
+            ..outcome.worker_step(place, part % self.config.workers, self.row_bytes)
         }
     }
 }

@@ -15,12 +15,12 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
+use crate::adam::ReplicaState;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::matrix::workspace::Workspace;
 use crate::model::Model;
 use crate::process_group::ProcessGroup;
-use crate::replica::ReplicaState;
 use crate::setup::Setup;
 use crate::step::Place;
 use crate::worker::Learner;
@@ -57,18 +57,18 @@ impl<'a> Setup<'a> {
             self.roots_of_parts().iter().map(|roots| roots.len() as u64).collect();
         let lengths = state.values.iter().map(Vec::len).collect();
         let shares = Shares::new(&n_train, lengths, self.config.sdt.optimizer_state);
-        LocalModels::new(vec![state; n_train.len()], shares)
+        let states = vec![state; n_train.len()];
+        LocalModels { states, shares, kept_share: 1.0, saves: false }
     }
 
     /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
-    /// the memory of a worker. Returns also the plans of all partitions of the run; none if the
-    /// leader has ended it.
+    /// the memory of a worker. Returns also the plans of all partitions of the run.
     pub(crate) fn partition_team<'scope, 'env>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
         place: Place,
         group: &mut ProcessGroup<'_>,
-    ) -> Result<Option<(PartitionTeam<'scope>, Vec<PartitionPlan>)>, TrainError> {
+    ) -> Result<(PartitionTeam<'scope>, Vec<PartitionPlan>), TrainError> {
         let n_parts = u32::from(self.graph.book.n_parts());
         let roots: Vec<Arc<[NodeId]>> = self.roots_of_parts().into_iter().map(Arc::from).collect();
         let mut own = Vec::new();
@@ -79,9 +79,8 @@ impl<'a> Setup<'a> {
                 own.push((part, plan));
             }
         }
-        let Some(all) = group.exchange(&own)? else { return Ok(None) };
         let mut plans = vec![PartitionPlan::default(); n_parts as usize];
-        for (part, plan) in all.into_iter().flatten() {
+        for (part, plan) in group.exchange(&own)?.into_iter().flatten() {
             plans[part as usize] = plan;
         }
         let n_graph = self.graph.topology.n_nodes();
@@ -124,7 +123,7 @@ impl<'a> Setup<'a> {
         let workers = self.workers.iter().map(worker).collect::<Result<_, TrainError>>()?;
         let size = [self.config.workers, n_parts];
         let team = PartitionTeam::start(scope, workers, group.n_local(), size)?;
-        Ok(Some((team, plans)))
+        Ok((team, plans))
     }
 }
 
@@ -135,7 +134,7 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
     else {
         return Ok(());
     };
-    let largest = (0..).zip(sizes.iter().copied()).max_by_key(|(_, size)| *size);
+    let largest = (0u32..).zip(sizes.iter().copied()).max_by_key(|(_, size)| *size);
     let (part, needed) = largest.unwrap_or_default();
     if needed <= left {
         return Ok(());
@@ -143,7 +142,12 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
     // As many times more partitions as the largest is larger.
     let parts = (u128::from(needed) * sizes.len() as u128).div_ceil(u128::from(left.max(1)));
     let parts = u64::try_from(parts).unwrap_or(u64::MAX);
-    Err(TrainError::PartitionMemory { part, needed, memory, reserved, left, parts })
+    Err(TrainError::PartitionSize(format!(
+        "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a \
+         worker {left} are for it, since training is left {reserved}: import the graph in {parts} \
+         partitions or more (--parts {parts}), allow more (--memory), or leave less to training \
+         (--reserve)"
+    )))
 }
 
 #[cfg(test)]

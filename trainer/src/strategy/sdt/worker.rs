@@ -1,9 +1,6 @@
 //! A worker that trains the local models of its partitions, one after the other.
 
-use std::{
-    sync::mpsc::{Receiver, SyncSender},
-    time::Instant,
-};
+use std::time::Instant;
 
 use lodestore_client::ClientError;
 use lodestore_client::buffer::RowBuffer;
@@ -15,11 +12,13 @@ use lodestore_graph::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::average::check_finite;
 use super::load::{Ready, Turns};
+use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
-use crate::replica::{Replica, ReplicaState};
-use crate::step::Place;
+use crate::replica::Replica;
+use crate::step::{Place, SdtTraffic};
 use crate::step_outcome::StepOutcome;
 use crate::worker::{Learner, StepInput, StepRows};
 
@@ -56,33 +55,14 @@ pub(crate) struct Trained {
 pub(crate) struct PartitionFigures {
     pub(crate) part: u32,
     pub(crate) n_batches: u64,
-    /// Rows of the halo that were loaded, and bytes of them.
-    pub(crate) halo_rows: u64,
-    pub(crate) halo_bytes: u64,
-    /// Bytes of all rows that were loaded, and the time of their pulls.
-    pub(crate) loaded_bytes: u64,
-    pub(crate) load_seconds: f64,
+    #[serde(flatten)]
+    pub(crate) loaded: SdtTraffic,
     pub(crate) outcome: StepOutcome,
 }
 
 impl PartitionWorker<'_> {
-    /// Trains one local model per order until the orders end or one fails.
-    pub(crate) fn run(
-        mut self,
-        orders: &Receiver<PartitionOrder>,
-        outcomes: &SyncSender<Result<Trained, TrainError>>,
-    ) {
-        while let Ok(order) = orders.recv() {
-            let trained = self.train(order);
-            let failed = trained.is_err();
-            if outcomes.send(trained).is_err() || failed {
-                return;
-            }
-        }
-    }
-
     /// Trains the local model of a partition for an epoch, without a row from elsewhere.
-    fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
+    pub(super) fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
         let PartitionOrder { epoch, part, state } = order;
         let batches = self.batches(epoch, part);
         let mut figures = PartitionFigures { part, ..PartitionFigures::default() };
@@ -103,9 +83,13 @@ impl PartitionWorker<'_> {
         for (number, roots) in (0..).zip(&batches) {
             let of_batch = self.step(&ready, &mut sampler, Place { epoch, step: number }, roots);
             let mut of_batch = of_batch.map_err(|error| match error {
-                TrainError::Diverged { loss, .. } => {
-                    TrainError::ReplicaDiverged { part, epoch, batch: number, loss }
-                }
+                TrainError::Diverged { loss, .. } => TrainError::LocalModel {
+                    part,
+                    fault: format!(
+                        "a loss of {loss} in epoch {epoch}, batch {number}; it is not averaged in; \
+                         try a lower learning rate"
+                    ),
+                },
                 error => error,
             })?;
             let update = Instant::now();
@@ -117,10 +101,8 @@ impl PartitionWorker<'_> {
         }
         drop(sampler);
         if ready.is_new {
-            let loaded = local.loaded;
-            (figures.halo_rows, figures.halo_bytes) = (loaded.halo_rows, loaded.halo_bytes);
-            (figures.loaded_bytes, figures.load_seconds) = (loaded.bytes, loaded.seconds);
-            outcome.load += loaded.load;
+            figures.loaded = local.loaded;
+            outcome.load += local.pulled;
         }
         self.stats.peak_bytes = self.stats.peak_bytes.max(ready.held_bytes);
         self.stats.wait_seconds += wait;
@@ -188,15 +170,5 @@ impl PartitionWorker<'_> {
         }
         let order = self.order.as_ref().map_or(&[][..], |(_, order)| order);
         self.plan.batches(order, part)
-    }
-}
-
-/// Fails where a local model has a value that is not finite.
-fn check_finite(part: u32, state: &ReplicaState) -> Result<(), TrainError> {
-    let ReplicaState { values, means, variances, .. } = state;
-    let mut all = [values, means, variances].into_iter().flatten().flatten().copied();
-    match all.find(|value| !value.is_finite()) {
-        Some(found) => Err(TrainError::Replica { part, found }),
-        None => Ok(()),
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn restore(
         }
         let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
         repair.plan_deltas(plan, is_old)?;
-        let strays = repair.strays(plan)?;
+        let strays = repair.strays(plan, is_old)?;
         actions.report.lost.append(&mut plan.lost);
         // Before a new catalog loses the reason.
         strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
@@ -190,8 +190,8 @@ impl Contents {
     }
 }
 
-/// Returns the words of an error that says that a catalog is damaged; fails with any other: what
-/// the medium does not return at this attempt may be sound.
+/// Returns the words of an error that says that a catalog is damaged; fails with any other. A
+/// catalog that the medium does not return at this attempt may be sound.
 fn damage(error: StoreError) -> Result<String, StoreError> {
     let is_newer = matches!(error, StoreError::NewerFormat { .. });
     if error.origin() == ErrorOrigin::Damage && !is_newer {
@@ -231,8 +231,8 @@ impl<'a> CatalogPlan<'a> {
         Self { graph, part, contents, records, deltas, version }
     }
 
-    /// Makes the catalog name the files of the plan: by one batch, or, if the catalog is broken or
-    /// older than they are, by building another beside it.
+    /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
+    /// they are, another is built beside it.
     fn publish(self, actions: &mut RepairActions) -> Result<(), StoreError> {
         let Self { contents, version, .. } = &self;
         let dir = catalog_dir(&contents.part_dir);
@@ -240,8 +240,9 @@ impl<'a> CatalogPlan<'a> {
         if contents.catalog.is_some() && *version > contents.version {
             let (old, next) = (contents.version, version.saturating_add(1));
             reasons.push(format!(
-                "the files are of version {version}, it is of version {old}: rows that were pending \
-                 for version {} are in a file of their tensor, or pending for version {next} now",
+                "the files are of version {version}, it is of version {old}: rows that were \
+                 pending for version {} are in a file of their tensor, or pending for version \
+                 {next} now",
                 old.saturating_add(1)
             ));
         }
@@ -309,8 +310,8 @@ impl<'a> CatalogPlan<'a> {
         device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
     }
 
-    /// Returns the version that a pending row goes to; `None` for one that a file has taken in, of
-    /// a version that the old catalog does not know.
+    /// Returns the version that a pending row goes to. `None` is for one that a file has taken in,
+    /// of a version that the old catalog does not know.
     fn place(&self, tensor: &str, version: u32) -> Option<u32> {
         if version <= self.contents.version || self.version == self.contents.version {
             return Some(version);

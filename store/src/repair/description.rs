@@ -6,39 +6,28 @@ use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
 
-use super::actions::RepairActions;
 use super::as_damage;
 use super::partitions::Partition;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
 
-/// A graph's description, and its source.
-pub(super) struct Description {
-    pub(super) meta: GraphMeta,
-    pub(super) book: PartitionBook,
-    /// How `graph.toml` is rebuilt, if it must be.
-    pub(super) rebuilt: Option<String>,
-}
-
-/// Finds out what the graph in `dir` is.
+/// Finds out what the graph in `dir` is; returns also how `graph.toml` is to be rebuilt, if it is.
 ///
 /// Fails when `graph.toml` is of a later format, and when it is lost without a copy.
 pub(super) fn find(
-    actions: &RepairActions,
+    device: &Arc<dyn FileSystem>,
     dir: &Path,
     partitions: &BTreeMap<PartId, Partition>,
-) -> Result<Description, StoreError> {
-    let error = match Graph::open_on(Arc::clone(&actions.device), dir) {
-        Ok(graph) => {
-            let (meta, book) = (graph.meta().clone(), graph.book().clone());
-            return Ok(Description { meta, book, rebuilt: None });
-        }
+) -> Result<(Graph, Option<String>), StoreError> {
+    let error = match Graph::open_on(Arc::clone(device), dir) {
+        Ok(graph) => return Ok((graph, None)),
         Err(error) => as_damage(error)?,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
         let rebuilt = format!("written again from its copy in {n_copies} catalogs ({error})");
-        return Ok(Description { meta, book, rebuilt: Some(rebuilt) });
+        return Ok((Graph::of(Arc::clone(device), dir, meta, book), Some(rebuilt)));
     }
     let reason = format!(
         "{error}; no catalog here has a copy; other machines with partitions of the graph have the \

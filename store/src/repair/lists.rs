@@ -58,14 +58,6 @@ fn rebuild_halos(
     graph: &Graph,
     damaged: &[(PartId, String)],
 ) -> Result<(), StoreError> {
-    let action = |reason: &str| format!("found again from the topology ({reason})");
-    if actions.is_dry_run() {
-        for (part, reason) in damaged {
-            actions.quarantine(&graph.halo_path(*part))?;
-            actions.note(&graph.halo_path(*part), action(reason));
-        }
-        return Ok(());
-    }
     let (book, uuid) = (graph.book(), graph.uuid());
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     let unusable =
@@ -78,7 +70,8 @@ fn rebuild_halos(
         if let (Some((_, reason)), None) = (wanted, &failure) {
             let bytes = halo.to_bytes(book, part, *uuid.as_bytes());
             let path = graph.halo_path(part);
-            failure = actions.publish(&path, action(reason), &mut |out| out.append(&bytes)).err();
+            let action = format!("found again from the topology ({reason})");
+            failure = actions.publish(&path, action, &mut |out| out.append(&bytes)).err();
         }
         Ok(())
     });

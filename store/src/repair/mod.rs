@@ -1,4 +1,4 @@
-//! Repair: rebuilds what a checksum or a digest proves, reports the rest, and destroys no only copy.
+//! Repair: rebuilds what a checksum or a digest proves, reports the rest, destroys no only copy.
 //!
 //! - A segment's tables are right when the catalog's digest knows them, and pages are right when
 //!   they agree with such tables. Header and footer follow from the catalog and the tables.
@@ -107,8 +107,7 @@ fn repair_some(
 pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
     let mut actions = RepairActions::new(device, RepairMode::DryRun, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
-    let found = description::find(&actions, dir, &partitions).ok()?;
-    Some(Graph::of(actions.device, dir, found.meta, found.book))
+    description::find(&actions.device, dir, &partitions).ok().map(|(graph, _)| graph)
 }
 
 /// Repairs everything of `parts`, or of all partitions, one thing after the other.
@@ -125,12 +124,11 @@ fn restore(
         return Ok(());
     }
     partitions::refuse_newer(actions, dir, partitions.values())?;
-    let found = description::find(actions, dir, &partitions)?;
-    if let Some(action) = found.rebuilt {
-        let text = found.meta.to_text();
+    let (graph, rebuilt) = description::find(&actions.device, dir, &partitions)?;
+    if let Some(action) = rebuilt {
+        let text = graph.meta().to_text();
         actions.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
     }
-    let graph = Graph::of(Arc::clone(&actions.device), dir, found.meta, found.book);
     restore_profile(actions, dir)?;
     parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
     let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));

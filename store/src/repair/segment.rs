@@ -1,9 +1,9 @@
 //! A damaged segment, put together again where the catalog's digest proves its tables.
 //!
 //! A page's checksum is known twice: from the stored table, and from the page itself. Where both
-//! agree, page and entry are sound (except for one chance in 2³²). Where they differ, one of them is
-//! damaged. Each way to choose sides is put before the digest: the tables that it knows are those
-//! that were written. Then each page that agrees with them is as it was written.
+//! agree, page and entry are sound (except for one chance in 2³²). Where they differ, one of them
+//! is damaged. Each way to choose sides is put before the digest: the tables that it knows are
+//! those that were written. Then each page that agrees with them is as it was written.
 //!
 //! Header and footer follow from the catalog and the tables, the group index follows from the
 //! groups. Nothing is used that the digest does not prove.
@@ -121,8 +121,8 @@ impl Probe<'_> {
         })
     }
 
-    /// Returns the number of pages of rows of a compressed segment that has the length of the file:
-    /// for 1024 of them there is a page of the table.
+    /// Returns the number of pages of rows of a compressed segment as long as the file. For 1024 of
+    /// them there is a page of the table.
     fn pages_by_length(&self, group_rows: u32) -> u64 {
         let n_groups = u64::from(self.identity.n_rows.div_ceil(group_rows));
         let others = 2 + (4 * n_groups).div_ceil(PAGE_BYTES);
@@ -130,8 +130,8 @@ impl Probe<'_> {
         with_table - with_table.div_ceil(PAGE_BYTES / 4 + 1)
     }
 
-    /// Puts the segment together as one of `n_pages` pages, with the stored group index or with
-    /// `index`; `None` where the digest does not know its tables.
+    /// Puts the segment together with `n_pages` pages, and with `index` or the stored one; `None`
+    /// where the digest does not know the tables.
     fn prove(&self, codec: SegmentCodec, n_pages: u64, index: Option<&[u8]>) -> Option<Recovered> {
         let identity = self.identity;
         let n_groups = match codec {
@@ -165,11 +165,11 @@ impl Probe<'_> {
     }
 }
 
-/// Turns the stored tables into those that `digest` knows, each disputed entry being the stored one
-/// or that of `sums`, by page; returns whether there are such tables.
+/// Turns the stored tables into those that `digest` knows; returns whether there are any. A
+/// disputed entry is the stored one or that of `sums`, which are by page.
 ///
-/// Disputed entries are decided one by one where they are few, else those side by side together:
-/// they share a sector of the disk, and so its damage.
+/// Disputed entries are decided one by one where they are few. Else those side by side are decided
+/// together: they share a sector of the disk, and so its damage.
 fn settle(tables: &mut [u8], sums: &[u32], digest: &SegmentDigest) -> bool {
     let stored: Vec<u32> = words(tables).take(sums.len()).collect();
     let disputed: Vec<usize> = (0..sums.len()).filter(|&i| stored[i] != sums[i]).collect();
@@ -280,8 +280,8 @@ fn words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u32> {
 
 /// Placeholder of a segment that is lost entirely: a file in which no page passes.
 ///
-/// The graph opens, every other row is served, and each row of the lost segment is an error. Rows can
-/// be put over it.
+/// The graph opens, every other row is served, and each row of the lost segment is an error. Rows
+/// can be put over it.
 pub(super) struct Placeholder {
     pub(super) identity: SegmentIdentity,
     pub(super) digest: SegmentDigest,

@@ -98,15 +98,13 @@ impl TensorRepair<'_> {
             return self.given_up(record, format!("{reason}, and no digest proves any of it"));
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
-        let (lost, file) =
-            (lost.into_iter().collect(), FileWork::Mend(Box::new(recovered), reason));
+        let file = FileWork::Mend(Box::new(recovered), reason);
         Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
         let pages = self.damaged_pages(segment);
-        let lost = self.lost_pages(segment.path(), segment.layout(), &pages, &|row| row);
-        let mut lost: Vec<Lost> = lost.into_iter().collect();
+        let mut lost = self.lost_pages(segment.path(), segment.layout(), &pages, &|row| row);
         if record.lost.is_some() {
             let reason = format!("given up by an earlier repair; {RESTORE}");
             lost.iter_mut().for_each(|lost| lost.reason.clone_from(&reason));
@@ -127,7 +125,7 @@ impl TensorRepair<'_> {
         let (segment, digest) = (placeholder.identity.segment, placeholder.digest);
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
-        let (lost, file) = (lost.into_iter().collect(), FileWork::Placeholder(placeholder));
+        let file = FileWork::Placeholder(placeholder);
         Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
     }
 
@@ -147,30 +145,35 @@ impl TensorRepair<'_> {
         Ok(None)
     }
 
-    /// Adds the deltas over the segment of `plan`: those that the catalog names. Where the catalog
-    /// `is_old`, whole ones that the folder has are chosen too.
+    /// Returns the deltas of the tensor that the catalog names. Where it `is_old`, these are the
+    /// whole ones that the folder has, too.
+    fn known_deltas(&self, is_old: bool) -> Result<Vec<TensorDelta>, StoreError> {
+        let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
+        let mut found: Vec<TensorDelta> = named.cloned().collect();
+        let files = if is_old { self.files()? } else { Vec::new() };
+        // What was prepared was published since, or would be by the next writer.
+        found.iter_mut().for_each(|it| it.is_prepared &= !is_old);
+        for (file, first, version) in files {
+            let is_known = found.iter().any(|it| it.delta.record.file == file);
+            if is_known || !file.ends_with(".delta") {
+                continue;
+            }
+            if let Some((record, _)) = self.open_named(file, version)? {
+                let delta = DeltaRecord { first, version, record };
+                let tensor = self.spec.name.clone();
+                found.push(TensorDelta { tensor, delta, is_prepared: false });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds the deltas over the segment of `plan` that can be used.
     pub(super) fn plan_deltas(
         &self,
         plan: &mut TensorPlan,
         is_old: bool,
     ) -> Result<(), StoreError> {
-        let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
-        let mut found: Vec<TensorDelta> = named.cloned().collect();
-        if is_old {
-            // What was prepared was published since, or would be by the next writer.
-            found.iter_mut().for_each(|it| it.is_prepared = false);
-            for (file, first, version) in self.files()? {
-                let is_known = found.iter().any(|it| it.delta.record.file == file);
-                if is_known || !file.ends_with(".delta") {
-                    continue;
-                }
-                if let Some((record, _)) = self.open_named(file, version)? {
-                    let delta = DeltaRecord { first, version, record };
-                    let tensor = self.spec.name.clone();
-                    found.push(TensorDelta { tensor, delta, is_prepared: false });
-                }
-            }
-        }
+        let mut found = self.known_deltas(is_old)?;
         // The widest of several that begin alike: it was folded from the others.
         found.sort_by_key(|it| (it.delta.first, Reverse(it.delta.version)));
         let mut newest = plan.record.version;
@@ -196,11 +199,15 @@ impl TensorRepair<'_> {
         Ok(())
     }
 
-    /// Returns the files of the tensor that the catalog is not to name, where one of them may be the
-    /// only copy of a row: the next writer would remove them. Adds those to the losses that may
+    /// Returns the files of the tensor that the catalog is not to name, where one of them may be
+    /// the only copy of a row. The next writer would remove them. Adds those to the losses that may
     /// have been part of a version.
-    pub(super) fn strays(&self, plan: &mut TensorPlan) -> Result<Vec<PathBuf>, StoreError> {
-        let is_rebuilt = self.contents.broken.is_some();
+    pub(super) fn strays(
+        &self,
+        plan: &mut TensorPlan,
+        is_old: bool,
+    ) -> Result<Vec<PathBuf>, StoreError> {
+        let is_rebuilt = is_old || self.contents.broken.is_some();
         if !is_rebuilt && plan.lost.is_empty() {
             return Ok(Vec::new());
         }
@@ -240,22 +247,18 @@ impl TensorRepair<'_> {
         layout: &SegmentLayout,
         pages: &[u64],
         row_of: &dyn Fn(u32) -> u32,
-    ) -> Option<Lost> {
+    ) -> Vec<Lost> {
         let rows = pages.iter().flat_map(|&page| layout.rows_on(&(page..page + 1)));
         let reason = format!("damaged pages: {}; they stay, and fail when read", pages.len());
         self.lost_rows(path, rows.map(row_of), reason)
     }
 
-    fn lost_rows(
-        &self,
-        path: &Path,
-        rows: impl Iterator<Item = u32>,
-        reason: String,
-    ) -> Option<Lost> {
+    /// Returns the loss of these rows of the partition, if there are any.
+    fn lost_rows(&self, path: &Path, rows: impl Iterator<Item = u32>, reason: String) -> Vec<Lost> {
         let start = self.graph.book().range(self.part).start;
         let nodes = rows.map(|row| start + row..start + row + 1);
         let lost = Lost::rows(path, &self.spec.name, nodes, reason);
-        (lost.rows > 0).then_some(lost)
+        if lost.rows > 0 { vec![lost] } else { Vec::new() }
     }
 
     /// Returns the files that are named as a segment or delta of the tensor, each with the first

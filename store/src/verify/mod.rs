@@ -185,8 +185,8 @@ pub(crate) fn read_back_while(
     Ok(segment)
 }
 
-/// Checks all pages of a segment, and its row groups, with `n_threads` threads; `fault` receives each
-/// page that is damaged, or on which a damaged group starts, in any order.
+/// Checks all pages of a segment, and its row groups, with `n_threads` threads. In any order,
+/// `fault` receives each page that is damaged, or on which a damaged group starts.
 pub(crate) fn check_segment(
     segment: &Segment,
     n_threads: usize,

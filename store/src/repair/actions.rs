@@ -156,11 +156,11 @@ impl RepairActions {
             let to_finish = repaired.map(|name| dir.join(name));
             let to_finish = to_finish.filter(|place| !self.device.exists(place));
             if let Some(place) = to_finish {
-                self.note(&place, "finished what an earlier repair had begun".to_owned());
                 if !self.is_dry_run() {
                     self.rename(&path, &place)?;
                     self.sync_parent(&place)?;
                 }
+                self.note(&place, "finished what an earlier repair had begun".to_owned());
             } else if built.or(repaired).is_some() && !self.is_dry_run() {
                 let removed = match entry.is_dir {
                     true => self.device.remove_dir_all(&path),
@@ -228,6 +228,7 @@ mod tests {
         actions.clear(&dir.path().join("catalog"));
         assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
     }
+
     #[test]
     fn only_what_repair_makes_is_its_own() {
         for name in ["topology.csr", "halo.bin", "feat.v1.seg", "a-b_9.v4294967295.seg"] {

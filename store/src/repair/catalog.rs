@@ -158,7 +158,10 @@ impl Contents {
             }
         }
         for record in &mut contents.records {
-            record.lost = catalog.lost_segment(&record.tensor, record.version).ok().flatten();
+            record.lost = match catalog.lost_segment(&record.tensor, record.version) {
+                Err(error) => damage(error).map(|_| None)?,
+                Ok(found) => found,
+            };
         }
         contents.broken = (!faults.is_empty()).then(|| faults.join("; "));
         contents.catalog = Some(catalog);

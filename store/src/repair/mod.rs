@@ -9,6 +9,7 @@
 //!
 //! Rows and topology are in one place only. What nothing proves is lost here: it moves to
 //! quarantine, or stays and fails when it is read, and the report says what to restore.
+//! `docs/format.md` has the proofs and the faults in tables.
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch

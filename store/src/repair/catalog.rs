@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use lodestore_graph::PartId;
 
 use super::actions::RepairActions;
+use super::as_damage;
 use super::partitions::{Partition, refuse_newer_catalog};
 use super::report::Lost;
 use super::tensor::{TensorPlan, TensorRepair};
@@ -196,11 +197,8 @@ impl Contents {
 /// Returns the words of an error that says that a catalog is damaged; fails with any other. A
 /// catalog that the medium does not return at this attempt may be sound.
 fn damage(error: StoreError) -> Result<String, StoreError> {
-    let is_newer = matches!(error, StoreError::NewerFormat { .. });
-    if error.origin() == ErrorOrigin::Damage && !is_newer {
-        return Ok(error.to_string());
-    }
-    Err(error)
+    let error = as_damage(error)?;
+    if error.origin() == ErrorOrigin::Damage { Ok(error.to_string()) } else { Err(error) }
 }
 
 /// Returns what is wrong with a pair. Committed rows of older releases may stay.

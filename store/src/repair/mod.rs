@@ -7,8 +7,8 @@
 //! - `graph.toml` is kept in every catalog.
 //! - A halo follows from topology.
 //!
-//! Rows and topology are in one place only. What nothing proves is lost here: it moves to
-//! quarantine, or stays and fails when it is read, and the report says what to restore.
+//! Rows and topology are in one place only. A file that nothing proves moves to quarantine, or
+//! stays and fails when it is read, and the report says what to restore.
 //! `docs/format.md` has the proofs and the faults in tables.
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where

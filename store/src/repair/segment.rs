@@ -26,8 +26,8 @@ use crate::verify::{STRETCH_PAGES, for_each_stretch};
 /// Most sides that are chosen on their own: 2¹² tables are put before the digest.
 const MAX_CHOICES: usize = 12;
 
-/// Most bytes of tables that are put before the digest.
-const MAX_HASHED_BYTES: u64 = 4 << 30;
+/// Most bytes of tables that are put before the digest: about 20 s of a core.
+const MAX_HASHED_BYTES: u64 = 64 << 30;
 
 /// Bytes of a page, as a length in memory.
 const PAGE: usize = PAGE_BYTES as usize;

@@ -45,7 +45,8 @@ pub(super) fn restore(
     }
     for (part, reason) in damaged {
         let reason = format!(
-            "{reason}; it follows from all topology, which is not all there, or not all asked for"
+            "{reason}; it follows from all topology, which is not all there, or not all asked for; \
+             bring that back and repair again"
         );
         actions.note_lost(Lost::file(&graph.halo_path(part), reason));
     }

@@ -140,7 +140,9 @@ fn restore(
             Some(partition) => catalog::restore(actions, &graph, partition)?,
             None if parts.is_none() => actions.report.absent.push(part.0),
             None => {
-                let reason = "the folder of the partition is missing".to_owned();
+                let reason = "the folder of the partition is missing; fetch it from a replica \
+                              (`lode transfer`)";
+                let reason = reason.to_owned();
                 actions.note_lost(Lost::file(&graph.part_dir(part), reason));
             }
         }

@@ -227,38 +227,8 @@ impl Header {
     }
 }
 
-/// The header of a sound file, of any graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Identity of the graph.
-    pub uuid: [u8; 16],
-    /// Partition.
-    pub part: u32,
-    /// First node that the partition owns.
-    pub first_node: u32,
-    /// Nodes of the whole graph.
-    pub graph_nodes: u32,
-    /// Nodes listed in the file.
-    pub n_nodes: u64,
-    /// Edges listed in the file.
-    pub n_edges: u64,
-}
-
-/// Contents of a header, of any graph and partition.
-pub(crate) fn facts(kind: FileKind, file: &[u8]) -> Result<Facts, HeaderFault> {
-    let page = sound_page(file, kind)?;
-    Ok(Facts {
-        uuid: array(page, 16),
-        part: u32_at(page, 12),
-        first_node: u32_at(page, 32),
-        graph_nodes: u32_at(page, 36),
-        n_nodes: u64::from_le_bytes(array(page, 40)),
-        n_edges: u64::from_le_bytes(array(page, 48)),
-    })
-}
-
 /// Returns the header page, if its checksum is right and this release knows it.
-fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], HeaderFault> {
+pub(crate) fn sound_page(file: &[u8], kind: FileKind) -> Result<&[u8; HEADER_BYTES], HeaderFault> {
     let found_bytes = file.len();
     let page = file.first_chunk::<HEADER_BYTES>();
     let page = page.ok_or(HeaderFault::Truncated { found_bytes })?;

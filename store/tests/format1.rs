@@ -111,10 +111,15 @@ fn a_graph_of_format_1_takes_updates() {
 #[test]
 fn a_graph_of_format_1_is_repaired() {
     let (_dir, path) = unpacked();
-    fs::remove_file(path.join("graph.toml")).unwrap();
     fs::remove_file(path.join("part-001/halo.bin")).unwrap();
+    let text = fs::read(path.join("graph.toml")).unwrap();
+    fs::remove_file(path.join("graph.toml")).unwrap();
+    // No catalog has a copy of it.
+    let error = repair(&path, RepairMode::Apply, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Unrepairable { .. }), "{error}");
+    fs::write(path.join("graph.toml"), text).unwrap();
     let report = repair(&path, RepairMode::Apply, &mut |_, _| {}).unwrap();
-    assert!(report.ok, "{report:?}");
+    assert!(report.ok && report.done.len() == 1, "{report:?}");
     check_rows(&path, &[]);
     assert!(verify(&path, &mut |_, _| {}).unwrap().ok);
 }

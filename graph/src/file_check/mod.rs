@@ -15,7 +15,7 @@ use crate::header::{Header, Identity};
 use crate::ids::PartId;
 use rule::Rule;
 
-pub use crate::header::{EdgeColumns, FORMAT_VERSION, Facts, FileKind, HEADER_BYTES, HeaderFault};
+pub use crate::header::{EdgeColumns, FORMAT_VERSION, FileKind, HEADER_BYTES, HeaderFault};
 
 /// Pieces of this size stay in a core's cache between the checksum and the look at the numbers.
 const PIECE_BYTES: u64 = 1 << 18;
@@ -140,32 +140,6 @@ impl FileCheck {
         }
     }
 
-    /// Returns the check of a topology file whose header is lost. The book and the length of the
-    /// file determine the header except for its checksums. A file with edge columns does not pass:
-    /// its number of edges is unknown.
-    pub fn of_headless_topology(
-        file_bytes: u64,
-        partition: FilePartition<'_>,
-    ) -> Result<Self, FileFault> {
-        let FilePartition { book, part, uuid } = partition;
-        let n_nodes = book.range(part).len() as u64;
-        let lists_bytes = HEADER_BYTES as u64 + 8 * (n_nodes + 1);
-        let n_edges = file_bytes.checked_sub(lists_bytes).filter(|b| b.is_multiple_of(4));
-        let n_edges = n_edges.map(|bytes| bytes / 4);
-        let n_edges = n_edges
-            .ok_or(FileFault::Length { expected_bytes: lists_bytes, found_bytes: file_bytes })?;
-        let identity = Identity::of(book, part, uuid);
-        let header = Header {
-            kind: FileKind::Topology,
-            identity,
-            n_nodes,
-            n_edges,
-            columns: EdgeColumns::default(),
-            section_crcs: [0; 4],
-        };
-        Ok(Self { sections: sections(&header, book, part), header })
-    }
-
     /// Returns which kind of file it is.
     #[must_use]
     pub fn kind(&self) -> FileKind {
@@ -234,25 +208,6 @@ impl FileCheck {
         Ok(())
     }
 
-    /// Returns the header page of a file whose sections add up to `sums`; an error when their
-    /// numbers make no sense.
-    pub fn header_of(
-        &self,
-        sums: impl IntoIterator<Item = PieceSum>,
-    ) -> Result<Vec<u8>, FileFault> {
-        let mut header = self.header.clone();
-        let totals = self.totals(sums);
-        for ((slot, section), (crc, fault)) in
-            header.section_crcs.iter_mut().zip(&self.sections).zip(totals)
-        {
-            if let Some(entry) = fault {
-                return Err(FileFault::Content { section: section.name, entry });
-            }
-            *slot = crc;
-        }
-        Ok(header.encode())
-    }
-
     /// Returns the checksum of each section and the first entry of it that is wrong.
     fn totals(&self, sums: impl IntoIterator<Item = PieceSum>) -> Vec<(u32, Option<u64>)> {
         let mut sums = sums.into_iter().peekable();
@@ -281,35 +236,13 @@ impl FileSection {
     }
 }
 
-/// Reads the header of a file of `kind`; `None` if it is damaged, of another kind or format.
-#[must_use]
-pub fn facts(kind: FileKind, head: &[u8]) -> Option<Facts> {
-    crate::header::facts(kind, head).ok()
-}
-
 /// Returns the format version of a sound header of `kind` that this release does not know.
 #[must_use]
 pub fn unknown_version(kind: FileKind, head: &[u8]) -> Option<u32> {
-    match crate::header::facts(kind, head) {
+    match crate::header::sound_page(head, kind) {
         Err(HeaderFault::Version { found }) => Some(found),
         _ => None,
     }
-}
-
-/// Returns whether a damaged header page still verifies a rebuilt one, which was computed from the
-/// file and its path. It does so for the contents of the sections and for their graph.
-///
-/// The damaged one's checksum of itself covers both. Its checksums of the sections say nothing
-/// about where the file belongs, so that graph, partition and nodes must be left, too.
-#[must_use]
-pub fn verifies(damaged: &[u8], rebuilt: &[u8]) -> bool {
-    let same = |range: Range<usize>| damaged.get(range.clone()) == rebuilt.get(range);
-    let is_ours = same(12..40);
-    // Without edges their columns are empty, so that only version and columns of the header tell
-    // whether it has some.
-    let has_edges = rebuilt.get(48..56).is_some_and(|count| count != [0; 8]);
-    let is_whole = same(56..68) && (has_edges || same(8..12) && same(68..76));
-    damaged.len() >= HEADER_BYTES && (same(HEADER_BYTES - 4..HEADER_BYTES) || (is_ours && is_whole))
 }
 
 /// Returns where the sections lie, as the header counts them; none where the counts overflow.

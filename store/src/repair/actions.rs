@@ -11,13 +11,21 @@ use super::report::{Done, Lost, Moved, RepairMode, RepairReport};
 use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::file_system::{Access, FileSystem, FileWriter, Guard};
+use crate::graph::{META_FILE, catalog_dir, halo_path, is_segment_file, topology_path};
 use crate::quarantine::{quarantine, quarantine_place};
 
-pub(super) const BUILDING_SUFFIX: &str = ".building";
-pub(super) const REPAIRED_SUFFIX: &str = ".repaired";
+const BUILDING_SUFFIX: &str = ".building";
+const REPAIRED_SUFFIX: &str = ".repaired";
 
 /// Actions of building a file.
 pub(super) type WriteFile<'a> = dyn FnMut(&mut dyn FileWriter) -> std::io::Result<()> + 'a;
+
+/// A folder that repair works in.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RepairFolder {
+    Graph,
+    Partition,
+}
 
 /// Changes a graph and notes what it did; a dry run notes only.
 #[derive(Debug)]
@@ -93,7 +101,9 @@ impl RepairActions {
         action: String,
         held: T,
     ) -> Result<(), StoreError> {
-        if !self.is_dry_run() {
+        if self.is_dry_run() {
+            self.quarantine(path)?;
+        } else {
             let repaired = with_suffix(path, REPAIRED_SUFFIX);
             self.rename(&with_suffix(path, BUILDING_SUFFIX), &repaired)?;
             self.sync_parent(path)?;
@@ -101,8 +111,6 @@ impl RepairActions {
             drop(held);
             self.rename(&repaired, path)?;
             self.sync_parent(path)?;
-        } else if self.device.exists(path) {
-            self.quarantine(path)?;
         }
         self.note(path, action);
         Ok(())
@@ -135,22 +143,58 @@ impl RepairActions {
         Ok(())
     }
 
-    pub(super) fn remove(&self, path: &Path, is_dir: bool) -> Result<(), StoreError> {
-        let removed =
-            if is_dir { self.device.remove_dir_all(path) } else { self.device.remove_file(path) };
-        removed.map_err(StoreError::io(path, "remove"))
+    /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it, and
+    /// notes what is to be finished.
+    pub(super) fn resume(&mut self, dir: &Path, place: RepairFolder) -> Result<(), StoreError> {
+        for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+            let path = dir.join(&entry.name);
+            let is_made = |name: &&str| place.is_made(name, entry.is_dir);
+            let built = entry.name.strip_suffix(BUILDING_SUFFIX).filter(is_made);
+            let repaired = entry.name.strip_suffix(REPAIRED_SUFFIX).filter(is_made);
+            // A whole one may be to take the place of a file that has not moved: that is looked at
+            // again.
+            let to_finish = repaired.map(|name| dir.join(name));
+            let to_finish = to_finish.filter(|place| !self.device.exists(place));
+            if let Some(place) = to_finish {
+                if !self.is_dry_run() {
+                    self.rename(&path, &place)?;
+                    self.sync_parent(&place)?;
+                }
+                self.note(&place, "finished what an earlier repair had begun".to_owned());
+            } else if built.or(repaired).is_some() && !self.is_dry_run() {
+                let removed = match entry.is_dir {
+                    true => self.device.remove_dir_all(&path),
+                    false => self.device.remove_file(&path),
+                };
+                removed.map_err(StoreError::io(&path, "remove"))?;
+            }
+        }
+        Ok(())
     }
 
-    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
+    fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
         self.device.rename(from, to).map_err(StoreError::io(from, "move"))
     }
 
-    pub(super) fn sync(&self, path: &Path) -> Result<(), StoreError> {
-        self.device.sync(path).map_err(StoreError::io(path, "sync"))
+    fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
+        let Some(parent) = path.parent() else { return Ok(()) };
+        self.device.sync(parent).map_err(StoreError::io(parent, "sync"))
     }
+}
 
-    pub(super) fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
-        path.parent().map_or(Ok(()), |parent| self.sync(parent))
+impl RepairFolder {
+    /// Returns whether repair puts something of this name there. Anything else of the name is not
+    /// ours.
+    fn is_made(self, name: &str, is_dir: bool) -> bool {
+        let is = |path: &Path| path == Path::new(name);
+        let here = Path::new("");
+        match self {
+            Self::Graph => name == META_FILE && !is_dir,
+            Self::Partition if is_dir => is(&catalog_dir(here)),
+            Self::Partition => {
+                is(&topology_path(here)) || is(&halo_path(here)) || is_segment_file(name)
+            }
+        }
     }
 }
 
@@ -183,5 +227,23 @@ mod tests {
         fs::create_dir(dir.path().join("catalog.building")).unwrap();
         actions.clear(&dir.path().join("catalog"));
         assert_eq!(Disk.list(dir.path()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_what_repair_makes_is_its_own() {
+        for name in ["topology.csr", "halo.bin", "feat.v1.seg", "a-b_9.v4294967295.seg"] {
+            assert!(RepairFolder::Partition.is_made(name, false), "{name}");
+            assert!(!RepairFolder::Partition.is_made(name, true), "{name}");
+            assert!(!RepairFolder::Graph.is_made(name, false), "{name}");
+        }
+        assert!(RepairFolder::Partition.is_made("catalog", true));
+        assert!(RepairFolder::Graph.is_made("graph.toml", false));
+        for name in ["", "site", "catalog", "graph.toml", ".v1.seg", "feat.v01.seg", "feat.seg"] {
+            assert!(!RepairFolder::Partition.is_made(name, false), "{name}");
+        }
+        assert!(
+            !RepairFolder::Graph.is_made("site", true)
+                && !RepairFolder::Graph.is_made("device.toml", false)
+        );
     }
 }

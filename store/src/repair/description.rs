@@ -1,4 +1,4 @@
-//! Finds the graph's description: in `graph.toml`, in its copies, or in the files themselves.
+//! Finds the graph's description: in `graph.toml`, or in its copies in the catalogs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,84 +6,34 @@ use std::sync::Arc;
 
 use lodestore_graph::{PartId, PartitionBook};
 
-use super::actions::RepairActions;
-use super::derive::derive;
+use super::as_damage;
 use super::partitions::Partition;
-use super::scan;
 use crate::error::StoreError;
-use crate::error_origin::ErrorOrigin;
+use crate::file_system::FileSystem;
 use crate::graph::{Graph, META_FILE};
 use crate::meta::{GraphMeta, MetaError};
 
-/// A graph's description, and its source.
-pub(super) struct Description {
-    pub(super) meta: GraphMeta,
-    pub(super) book: PartitionBook,
-    /// How `graph.toml` is rebuilt, if it must be.
-    pub(super) rebuilt: Option<String>,
-}
-
-/// Finds out what the graph in `dir` is.
+/// Finds out what the graph in `dir` is; returns also how `graph.toml` is to be rebuilt, if it is.
 ///
-/// Fails when `graph.toml` is of a later format, and when it is lost without another source.
+/// Fails when `graph.toml` is of a later format, and when it is lost without a copy.
 pub(super) fn find(
-    actions: &RepairActions,
+    device: &Arc<dyn FileSystem>,
     dir: &Path,
     partitions: &BTreeMap<PartId, Partition>,
-) -> Result<Description, StoreError> {
-    let error = match Graph::open_on(Arc::clone(&actions.device), dir) {
-        Ok(graph) => match misplaced(actions, &graph, partitions)? {
-            None => {
-                let (meta, book) = (graph.meta().clone(), graph.book().clone());
-                return Ok(Description { meta, book, rebuilt: None });
-            }
-            Some(error) => error,
-        },
-        Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
-        Err(error) if error.origin() == ErrorOrigin::System => return Err(error),
-        Err(error) => error,
+) -> Result<(Graph, Option<String>), StoreError> {
+    let error = match Graph::open_on(Arc::clone(device), dir) {
+        Ok(graph) => return Ok((graph, None)),
+        Err(error) => as_damage(error)?,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
-        let rebuilt = Some(format!("written again from its copy in {n_copies} catalogs ({error})"));
-        return Ok(Description { meta, book, rebuilt });
-    }
-    // Older graphs keep no copies.
-    match derive(actions, partitions) {
-        Ok((meta, book, guessed)) => {
-            let rebuilt = format!("derived from the headers of topology and segments; {guessed}");
-            Ok(Description { meta, book, rebuilt: Some(rebuilt) })
-        }
-        Err(reason) => Err(StoreError::Unrepairable {
-            file: dir.join(META_FILE),
-            reason: format!("{error}; no catalog has a copy; and {reason}"),
-        }),
-    }
-}
-
-/// Returns what is wrong with a sound `graph.toml` that no file here belongs to; `None` if it may
-/// stay.
-///
-/// Fails when some files belong to it, and more to another graph: it is undecided which of both
-/// this folder is.
-fn misplaced(
-    actions: &RepairActions,
-    graph: &Graph,
-    partitions: &BTreeMap<PartId, Partition>,
-) -> Result<Option<StoreError>, StoreError> {
-    let mut owners = scan::owners(actions, partitions.values())?;
-    let n_own = owners.remove(&graph.uuid()).unwrap_or(0);
-    let most = owners.iter().max_by_key(|(_, n)| **n).map(|(uuid, n)| (*uuid, *n));
-    let Some((other, n_other)) = most.filter(|(_, n)| *n > n_own) else { return Ok(None) };
-    let (file, found) = (graph.dir().join(META_FILE), graph.uuid());
-    if n_own == 0 && owners.len() == 1 {
-        let (field, expected, found) = ("graph", other.to_string(), found.to_string());
-        return Ok(Some(StoreError::Misplaced { file, field, expected, found }));
+        let rebuilt = format!("written again from its copy in {n_copies} catalogs ({error})");
+        return Ok((Graph::of(Arc::clone(device), dir, meta, book), Some(rebuilt)));
     }
     let reason = format!(
-        "it is of graph {found}, as {n_own} other files are, but {n_other} are of {other}: files \
-         of several graphs are here; move out what does not belong here and repair again"
+        "{error}; no catalog here has a copy; other machines with partitions of the graph have the \
+         same file"
     );
-    Err(StoreError::Unrepairable { file, reason })
+    Err(StoreError::Unrepairable { file: dir.join(META_FILE), reason })
 }
 
 /// Returns the copy that most catalogs have, and how many; fails when none has the most.

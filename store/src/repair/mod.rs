@@ -1,33 +1,29 @@
-//! Repair: rebuilds what can be rebuilt, reports the rest, and destroys no only copy.
-//!
-//! `docs/format.md` lists the proofs behind each report. In short:
+//! Repair: rebuilds what a checksum or a digest proves, reports the rest, destroys no only copy.
 //!
 //! - A segment's tables are right when the catalog's digest knows them, and pages are right when
-//!   they agree with such tables.
-//! - Header and footer follow from the catalog and the tables.
-//! - A catalog follows from the segments, except for the rows that were put over them.
+//!   they agree with such tables. Header and footer follow from the catalog and the tables.
+//! - A catalog follows from the files that are whole by themselves, except for the rows that were
+//!   put over them.
 //! - `graph.toml` is kept in every catalog.
 //! - A halo follows from topology.
 //!
-//! Rows and topology are in one place only.
+//! Rows and topology are in one place only. A file that nothing proves moves to quarantine, or
+//! stays and fails when it is read, and the report says what to restore.
+//! `docs/format.md` has the proofs and the faults in tables.
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
 //! of a catalog.
 
 mod actions;
-mod derive;
+mod catalog;
 mod description;
-mod in_place;
 mod lists;
-mod part;
 mod partitions;
 mod report;
-mod resume;
-mod scan;
 mod segment;
+mod tensor;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -35,7 +31,6 @@ use std::thread;
 use lodestore_graph::PartId;
 
 pub use report::{Done, Lost, Moved, RepairMode, RepairReport};
-pub(crate) use segment::identity_of;
 
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
@@ -43,10 +38,6 @@ use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE};
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use actions::RepairActions;
-use partitions::Partition;
-
-/// More threads than cores: while one waits for the disk, another computes.
-const THREADS_PER_CORE: usize = 2;
 
 /// Repairs the graph in `dir`, or reports what it would do; `progress` receives partitions done and
 /// partitions in all.
@@ -59,8 +50,7 @@ pub fn repair(
     mode: RepairMode,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    repair_on(Arc::new(Disk), dir, mode, n_cores * THREADS_PER_CORE, progress)
+    repair_on(Arc::new(Disk), dir, mode, n_threads(), progress)
 }
 
 /// Does as [`repair`], of these partitions, which must be here; no other is locked or looked at.
@@ -70,8 +60,7 @@ pub fn repair_parts(
     mode: RepairMode,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    let n_cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let actions = RepairActions::new(Arc::new(Disk), mode, n_cores * THREADS_PER_CORE);
+    let actions = RepairActions::new(Arc::new(Disk), mode, n_threads());
     repair_some(actions, dir, Some(parts), progress)
 }
 
@@ -86,6 +75,11 @@ pub fn repair_on(
     repair_some(RepairActions::new(device, mode, n_threads), dir, None, progress)
 }
 
+/// Returns more threads than cores: while one waits for the disk, another computes.
+fn n_threads() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get) * 2
+}
+
 fn repair_some(
     mut actions: RepairActions,
     dir: &Path,
@@ -96,7 +90,10 @@ fn repair_some(
     let outcome = restore(&mut actions, dir, parts, progress);
     let mut report = actions.report;
     match outcome {
-        Ok(()) => report.ok = report.lost.is_empty() && report.absent.is_empty(),
+        Ok(()) => {
+            let is_whole = report.lost.is_empty() && report.absent.is_empty();
+            report.ok = is_whole && report.stopped.is_none();
+        }
         Err(error) if is_dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
             return Err(error);
         }
@@ -111,8 +108,7 @@ fn repair_some(
 pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
     let mut actions = RepairActions::new(device, RepairMode::DryRun, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
-    let found = description::find(&actions, dir, &partitions).ok()?;
-    Some(Graph::of(actions.device, dir, found.meta, found.book))
+    description::find(&actions.device, dir, &partitions).ok().map(|(graph, _)| graph)
 }
 
 /// Repairs everything of `parts`, or of all partitions, one thing after the other.
@@ -123,8 +119,17 @@ fn restore(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), StoreError> {
     let mut partitions = partitions::open_all(actions, dir, parts)?;
-    scan::refuse_newer(actions, dir, partitions.values())?;
-    let graph = restore_description(actions, dir, &partitions)?;
+    if actions.is_dry_run() && !actions.report.done.is_empty() {
+        let reason = "an earlier repair was cut off, and is finished before the rest is looked at";
+        actions.report.stopped = Some(reason.to_owned());
+        return Ok(());
+    }
+    partitions::refuse_newer(actions, dir, partitions.values())?;
+    let (graph, rebuilt) = description::find(&actions.device, dir, &partitions)?;
+    if let Some(action) = rebuilt {
+        let text = graph.meta().to_text();
+        actions.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
+    }
     restore_profile(actions, dir)?;
     parts.unwrap_or_default().iter().try_for_each(|&part| graph.check_part(part))?;
     let is_asked_for = |part: &PartId| parts.is_none_or(|parts| parts.contains(part));
@@ -132,10 +137,12 @@ fn restore(
     let total = asked_for.len() as u64 + 1;
     for (&part, done) in asked_for.iter().zip(1u64..) {
         match partitions.remove(&part) {
-            Some(partition) => part::restore(actions, &graph, partition)?,
+            Some(partition) => catalog::restore(actions, &graph, partition)?,
             None if parts.is_none() => actions.report.absent.push(part.0),
             None => {
-                let reason = "the folder of the partition is missing".to_owned();
+                let reason = "the folder of the partition is missing; fetch it from a replica \
+                              (`lode transfer`)";
+                let reason = reason.to_owned();
                 actions.note_lost(Lost::file(&graph.part_dir(part), reason));
             }
         }
@@ -144,20 +151,6 @@ fn restore(
     lists::restore(actions, &graph, &asked_for)?;
     progress(total, total);
     actions.forget_losses()
-}
-
-/// Finds out what the graph is, and writes its `graph.toml` again if that is damaged or gone.
-fn restore_description(
-    actions: &mut RepairActions,
-    dir: &Path,
-    partitions: &BTreeMap<PartId, Partition>,
-) -> Result<Graph, StoreError> {
-    let found = description::find(actions, dir, partitions)?;
-    if let Some(action) = found.rebuilt {
-        let text = found.meta.to_text();
-        actions.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
-    }
-    Ok(Graph::of(Arc::clone(&actions.device), dir, found.meta, found.book))
 }
 
 /// Moves a damaged profile out of the way: the disk can be measured again.
@@ -171,6 +164,14 @@ fn restore_profile(actions: &mut RepairActions, dir: &Path) -> Result<(), StoreE
         actions.note(&path, format!("taken out of the way: {}", error.reason));
     }
     Ok(())
+}
+
+/// Returns the error of a damaged file; fails with one of a later format, and with that of a system
+/// that refuses to look.
+fn as_damage(error: StoreError) -> Result<StoreError, StoreError> {
+    let is_damage = error.origin() != ErrorOrigin::System;
+    let is_newer = matches!(error, StoreError::NewerFormat { .. });
+    if is_damage && !is_newer { Ok(error) } else { Err(error) }
 }
 
 #[cfg(test)]

@@ -4,14 +4,18 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
+use lodestore_graph::file_check::{FORMAT_VERSION, FileKind, unknown_version};
 
-use super::actions::RepairActions;
-use super::resume::RepairFolder;
-use crate::catalog::{Catalog, lock_partition};
+use super::actions::{RepairActions, RepairFolder};
+use super::as_damage;
+use crate::catalog::{CATALOG_FORMAT_VERSION, Catalog, lock_partition};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::file_system::Access;
-use crate::graph::{catalog_dir, part_dir};
+use crate::graph::{catalog_dir, halo_path, part_dir, topology_path};
+use crate::probe::{PROFILE_FORMAT_VERSION, StoredProfile};
+use crate::segment::{FoundEnds, SEGMENT_FORMAT_VERSION};
+use crate::verify::read_head;
 
 /// A partition's folder and its catalog as it is.
 #[derive(Debug)]
@@ -83,6 +87,62 @@ fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
     let error = actions.device.open(&path).err().map(StoreError::io(&path, "open"))?;
     (error.origin() != ErrorOrigin::Damage).then_some(error)
+}
+
+/// Fails when any file is of a later format.
+pub(super) fn refuse_newer<'a>(
+    actions: &RepairActions,
+    dir: &Path,
+    partitions: impl Iterator<Item = &'a Partition>,
+) -> Result<(), StoreError> {
+    let device = &*actions.device;
+    if let Err(error) = StoredProfile::read(device, dir) {
+        refuse(&error.file, error.newer_format, PROFILE_FORMAT_VERSION)?;
+    }
+    for partition in partitions {
+        if let Ok(catalog) = &partition.catalog {
+            sound(refuse_newer_catalog(catalog))?;
+        }
+        let topology = (topology_path(&partition.dir), FileKind::Topology);
+        for (path, kind) in [topology, (halo_path(&partition.dir), FileKind::Halo)] {
+            if let Some((_, head)) = sound(read_head(device, &path))? {
+                refuse(&path, unknown_version(kind, &head), FORMAT_VERSION)?;
+            }
+        }
+        let list = device.list(&partition.dir).map_err(StoreError::io(&partition.dir, "list"))?;
+        for entry in list.into_iter().filter(|entry| !entry.is_dir) {
+            if !entry.name.ends_with(".seg") && !entry.name.ends_with(".delta") {
+                continue;
+            }
+            let path = partition.dir.join(entry.name);
+            let ends = device.open(&path).and_then(|file| FoundEnds::read(&*file));
+            if let Some(ends) = sound(ends.map_err(StoreError::io(&path, "open")))? {
+                refuse(&path, ends.newer, SEGMENT_FORMAT_VERSION)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fails when anything in a catalog is of a later format.
+pub(super) fn refuse_newer_catalog(catalog: &Catalog) -> Result<(), StoreError> {
+    catalog.identity()?;
+    refuse(catalog.dir(), catalog.newer_format()?, CATALOG_FORMAT_VERSION)
+}
+
+fn refuse(file: &Path, newer: Option<u32>, supported: u32) -> Result<(), StoreError> {
+    match newer {
+        Some(found) => Err(StoreError::NewerFormat { file: file.to_owned(), found, supported }),
+        None => Ok(()),
+    }
+}
+
+/// Returns what was read; `None` if it is damaged.
+fn sound<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) => as_damage(error).map(|_| None),
+    }
 }
 
 /// Returns whether a link leads to a folder: partitions may be on other disks.

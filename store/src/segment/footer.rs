@@ -54,10 +54,9 @@ pub(super) fn footer_page(
     page
 }
 
-/// Returns the header page that a whole footer vouches for, the bytes of all groups, and the CRC-32
-/// of the tables. Returns `None` for a footer that is damaged or does not belong to its copy of the
-/// header.
-pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
+/// Returns the header page that a whole footer vouches for, and the bytes of all groups. Returns
+/// `None` for a footer that is damaged or does not belong to its copy of the header.
+pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64)> {
     let data_bytes = data_bytes_of(footer).ok()?;
     if footer[0..8] != MAGIC {
         return None;
@@ -68,7 +67,7 @@ pub(super) fn read_footer(footer: &Page) -> Option<(Page, u64, u32)> {
         .copy_from_slice(&footer[WORDS_OFFSET..WORDS_OFFSET + WORDS_BYTES]);
     seal(&mut header);
     let header_crc = u32_at(&header, PAGE_BYTES as usize - 4);
-    (header_crc == u32_at(footer, 12)).then(|| (header, data_bytes, u32_at(footer, 8)))
+    (header_crc == u32_at(footer, 12)).then_some((header, data_bytes))
 }
 
 /// Returns the bytes of all groups, by a footer that was not compared with its header.

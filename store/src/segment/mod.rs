@@ -27,7 +27,7 @@ mod writer;
 
 pub(crate) use copy::SoundBytes;
 pub use header::SegmentIdentity;
-pub(crate) use parts::{FoundHead, FoundSeal};
+pub(crate) use parts::{FoundEnds, identity_of};
 pub use segment::Segment;
 pub use writer::{SegmentDigest, SegmentWriter};
 

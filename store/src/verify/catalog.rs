@@ -7,7 +7,6 @@ use lodestore_graph::PartId;
 
 use super::findings::{FileOrder, Findings};
 use crate::catalog::{Catalog, DeltaRecord, Pair, SegmentRecord};
-use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::meta::is_copy;
 use crate::row::RowIdx;
@@ -23,16 +22,13 @@ pub(super) struct CatalogUnit<'a> {
     pub(super) committed: u32,
 }
 
-impl<'a> CatalogUnit<'a> {
+impl CatalogUnit<'_> {
     /// Reads every pair and reports what is not as it must be.
     pub(super) fn check(&self, order: FileOrder, findings: &Findings) {
         let dir = self.catalog.dir();
-        let bases = match self.bases() {
-            Ok(bases) => bases,
-            Err(error) => return findings.add_error(order, dir, None, error),
-        };
+        let check = CatalogCheck::new(self.graph, self.part, &self.catalog, self.committed);
         let scanned = self.catalog.scan_all(&mut |key, pair| {
-            if let Some(reason) = self.fault(key, &pair, &bases) {
+            if let Some(reason) = check.fault(key, &pair) {
                 findings.add(order, dir, None, format!("{}: catalog: {reason}", dir.display()));
             }
             ControlFlow::Continue(())
@@ -41,26 +37,31 @@ impl<'a> CatalogUnit<'a> {
             findings.add_error(order, dir, None, error);
         }
     }
+}
 
-    /// Returns each tensor with the version of its segment; without a record the segment's own
-    /// fault is reported.
-    fn bases(&self) -> Result<Vec<(&'a TensorSpec, Option<u32>)>, StoreError> {
-        let tensors = self.graph.meta().tensors.iter();
-        let base = |tensor: &'a TensorSpec| -> Result<_, StoreError> {
-            let found = self.catalog.segment(&tensor.name, self.committed)?;
-            Ok((tensor, found.map(|(version, _)| version)))
-        };
-        tensors.map(base).collect()
+/// Bounds of what the catalog of a partition can hold.
+pub(crate) struct CatalogCheck<'a> {
+    graph: &'a Graph,
+    part: PartId,
+    /// The committed version.
+    pub(crate) committed: u32,
+    /// Each tensor with the version of its segment, where that can be read.
+    bases: Vec<(&'a TensorSpec, Option<u32>)>,
+}
+
+impl<'a> CatalogCheck<'a> {
+    /// Returns the bounds of a catalog whose newest version is `committed`.
+    pub(crate) fn new(graph: &'a Graph, part: PartId, catalog: &Catalog, committed: u32) -> Self {
+        // A record that cannot be read is reported with its pair.
+        let base = |name: &str| catalog.segment(name, committed).ok().flatten();
+        let tensors = graph.meta().tensors.iter();
+        let bases = tensors.map(|it| (it, base(&it.name).map(|(version, _)| version))).collect();
+        Self { graph, part, committed, bases }
     }
 
     /// Returns what is wrong with a pair.
-    fn fault(
-        &self,
-        key: &[u8],
-        pair: &Pair<'_>,
-        bases: &[(&TensorSpec, Option<u32>)],
-    ) -> Option<String> {
-        let base_of = |name: &str| bases.iter().find(|(tensor, _)| tensor.name == name);
+    pub(crate) fn fault(&self, key: &[u8], pair: &Pair<'_>) -> Option<String> {
+        let base_of = |name: &str| self.bases.iter().find(|(tensor, _)| tensor.name == name);
         match pair {
             // Both were read when the catalog was opened.
             Pair::Identity | Pair::Version => None,

@@ -18,7 +18,7 @@ const PIECE_BYTES: u64 = 1 << 18;
 
 /// Why a file of lists cannot be checked piece by piece.
 #[derive(Debug, Error)]
-pub(crate) enum ListsError {
+pub(super) enum ListsError {
     /// It cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -29,7 +29,7 @@ pub(crate) enum ListsError {
 
 /// An open file of lists and what its pieces have added up to.
 #[derive(Debug)]
-pub(crate) struct Lists {
+pub(super) struct Lists {
     path: PathBuf,
     file: Box<dyn FileReader>,
     file_bytes: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     /// Opens a file of partition `part` and checks its header and length.
-    pub(crate) fn open(graph: &Graph, part: PartId, kind: FileKind) -> Result<Self, ListsError> {
+    pub(super) fn open(graph: &Graph, part: PartId, kind: FileKind) -> Result<Self, ListsError> {
         let path = match kind {
             FileKind::Topology => graph.topology_path(part),
             FileKind::Halo => graph.halo_path(part),
@@ -55,41 +55,33 @@ impl Lists {
             file_bytes,
             FilePartition { book: graph.book(), part, uuid },
         ) {
-            Ok(check) => Ok(Self::of(path, file, file_bytes, check)),
+            Ok(check) => {
+                let pieces: Vec<Piece> = check.pieces(PIECE_BYTES).collect();
+                let sums = Mutex::new(vec![None; pieces.len()]);
+                Ok(Self { path, file, file_bytes, check, pieces, sums })
+            }
             Err(fault) => Err(ListsError::Fault { path, fault }),
         }
     }
 
-    /// Returns a file that is to be checked.
-    pub(crate) fn of(
-        path: PathBuf,
-        file: Box<dyn FileReader>,
-        file_bytes: u64,
-        check: FileCheck,
-    ) -> Self {
-        let pieces: Vec<Piece> = check.pieces(PIECE_BYTES).collect();
-        let sums = Mutex::new(vec![None; pieces.len()]);
-        Self { path, file, file_bytes, check, pieces, sums }
-    }
-
-    pub(crate) fn n_pieces(&self) -> u64 {
+    pub(super) fn n_pieces(&self) -> u64 {
         self.pieces.len() as u64
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn check(&self) -> &FileCheck {
+    pub(super) fn check(&self) -> &FileCheck {
         &self.check
     }
 
-    pub(crate) fn file_bytes(&self) -> u64 {
+    pub(super) fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
 
-    /// Reads a piece and sums it up; returns how many bytes of `buffer` it takes.
-    pub(crate) fn sum(&self, piece: u64, buffer: &mut Vec<u8>) -> Result<usize, StoreError> {
+    /// Reads a piece into `buffer` and sums it up.
+    pub(super) fn sum(&self, piece: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let wanted = &self.pieces[piece as usize];
         let n_bytes = (wanted.bytes.end - wanted.bytes.start) as usize;
         buffer.resize(n_bytes.max(buffer.len()), 0);
@@ -98,11 +90,11 @@ impl Lists {
         read.map_err(StoreError::io(&self.path, "read"))?;
         let sum = self.check.sum(wanted, bytes);
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)[piece as usize] = Some(sum);
-        Ok(n_bytes)
+        Ok(())
     }
 
     /// Returns the sums of all pieces, in their order; `None` if one could not be read.
-    pub(crate) fn sums(&self) -> Option<Vec<PieceSum>> {
+    pub(super) fn sums(&self) -> Option<Vec<PieceSum>> {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }

@@ -13,8 +13,9 @@ mod rows;
 mod unit;
 mod walk;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -31,8 +32,8 @@ use walk::{Scope, Walk};
 
 /// More threads than cores: while one waits for the disk, another computes.
 const THREADS_PER_CORE: usize = 2;
-/// Pages of a segment that are read back before the next look whether to continue.
-const STRETCH_PAGES: u64 = 1024;
+/// Pages of a segment that one thread takes in one piece: 4 MiB.
+pub(crate) const STRETCH_PAGES: u64 = 1024;
 
 /// Results of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -63,8 +64,9 @@ pub struct Damage {
     pub reason: String,
 }
 
+pub(crate) use catalog::CatalogCheck;
 pub use findings::MAX_DAMAGES_PER_FILE;
-pub(crate) use lists::{Lists, ListsError, head as read_head};
+pub(crate) use lists::head as read_head;
 
 /// Reads all of the graph in `dir` with all cores. `progress` receives bytes done and bytes in all.
 /// Partitions without a folder are reported as absent, not as damage.
@@ -183,9 +185,45 @@ pub(crate) fn read_back_while(
     Ok(segment)
 }
 
-/// Checks all pages of a segment as verification does.
-pub(crate) fn check_stretch(segment: &Segment, fault: &mut dyn FnMut(u64, StoreError)) {
-    rows::check(segment, 0..segment.layout().n_pages(), &mut Vec::new(), fault);
+/// Checks all pages of a segment, and its row groups, with `n_threads` threads. In any order,
+/// `fault` receives each page that is damaged, or on which a damaged group starts.
+pub(crate) fn check_segment(
+    segment: &Segment,
+    n_threads: usize,
+    fault: &(dyn Fn(u64, StoreError) + Sync),
+) {
+    for_each_stretch(segment.layout().n_pages(), n_threads, &|pages, buffer| {
+        rows::check(segment, pages, buffer, &mut |page, error| fault(page, error));
+    });
+}
+
+/// Lets `n_threads` threads, this one among them, work through stretches of `n_pages` pages. Each
+/// thread keeps a buffer from stretch to stretch.
+pub(crate) fn for_each_stretch(
+    n_pages: u64,
+    n_threads: usize,
+    work: &(dyn Fn(Range<u64>, &mut Vec<u8>) + Sync),
+) {
+    let next = AtomicU64::new(0);
+    let take = || {
+        let mut buffer = Vec::new();
+        loop {
+            let first = next.fetch_add(STRETCH_PAGES, Ordering::Relaxed);
+            if first >= n_pages {
+                return;
+            }
+            work(first..n_pages.min(first + STRETCH_PAGES), &mut buffer);
+        }
+    };
+    thread::scope(|scope| {
+        // This thread does the work of those that cannot be started.
+        for _ in 1..n_threads {
+            if thread::Builder::new().spawn_scoped(scope, take).is_err() {
+                break;
+            }
+        }
+        take();
+    });
 }
 
 /// Lets `n_threads` threads take units until there are none; this one reports how far they are.

@@ -139,7 +139,7 @@ fn with_an_old_catalog(then: Option<u8>) -> (Patient, Rows) {
 fn rows_that_a_delta_has_taken_in_are_not_pending_by_an_old_catalog() {
     let (patient, latest) = with_an_old_catalog(Some(7));
     let report = patient.repair();
-    let told = "rows of packed that were pending for version 2 are in a file of it";
+    let told = "rows that were pending for version 2 are in a file of their tensor";
     assert!(report.done.iter().any(|done| done.action.contains(told)), "{report:?}");
     assert_eq!(patient.rows(), latest);
     let live = Arc::new(open(&patient.graph()));
@@ -159,7 +159,7 @@ fn rows_stay_pending_when_a_segment_of_another_tensor_is_of_a_later_version() {
         patient.remove(&format!("{part}/packed.v2.delta"));
     }
     let report = patient.repair();
-    let told = "rows of packed that are pending for version 2 are so for version 3 now";
+    let told = "or pending for version 3 now";
     assert!(report.done.iter().any(|done| done.action.contains(told)), "{report:?}");
     let is_packed = |row: &(&(String, u32), &Option<Vec<u8>>)| row.0.0 == "packed";
     let (found, was) = (patient.rows(), &imported);

@@ -110,6 +110,30 @@ fn the_newest_segment_counts_and_updates_in_it_are_kept() {
 }
 
 #[test]
+fn a_damaged_file_beside_a_lost_catalog_is_reported_and_kept() {
+    // What the next writer would remove.
+    for name in ["feat.v2.delta", "feat.v3.delta", "feat.v4.seg"] {
+        let patient = Patient::of(updated());
+        let path = format!("part-000/{name}");
+        if name.ends_with(".seg") {
+            fs::copy(patient.path("part-000/feat.v1.seg"), patient.path(&path)).unwrap();
+        }
+        patient.damage(&path, 20, 4);
+        let damaged = fs::read(patient.path(&path)).unwrap();
+        patient.remove(CATALOG);
+        let report = patient.repair();
+        let lost = report.lost.iter().find(|lost| lost.file.ends_with(&path));
+        let told = "have the values of earlier versions";
+        assert!(lost.is_some_and(|lost| lost.reason.contains(told)), "{name}: {report:?}");
+        assert!(patient.rows().values().all(Option::is_some), "{name}");
+        let graph = Graph::open(&patient.graph()).unwrap();
+        drop(GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap());
+        let kept = patient.path(&format!("part-000/quarantine/{name}.1"));
+        assert_eq!(fs::read(kept).unwrap(), damaged, "{name}");
+    }
+}
+
+#[test]
 fn what_makes_sense_in_a_catalog_is_kept_with_all_deltas_and_pending_rows() {
     let record = key("segment/feat/", &[1]);
     for changes in [

@@ -162,13 +162,18 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
 }
 
 #[test]
-fn a_dry_run_sees_what_is_only_to_be_put_in_its_place() {
-    for name in ["graph.toml", "part-000/feat.v1.seg", "part-001/topology.csr", "part-001/catalog"]
-    {
+fn a_dry_run_says_that_an_earlier_repair_is_to_be_finished_first() {
+    for name in ["graph.toml", "part-000/feat.v1.seg", "part-000/halo.bin", "part-001/catalog"] {
         let patient = Patient::of(updated());
         let rows = patient.rows();
         fs::rename(patient.path(name), patient.path(&format!("{name}.repaired"))).unwrap();
-        let report = patient.repair();
+        let before = contents(&patient.graph());
+        let told = repair(&patient.graph(), RepairMode::DryRun, &mut |_, _| {}).unwrap();
+        assert_eq!(contents(&patient.graph()), before, "a dry run has changed something");
+        assert!(!told.ok && told.lost.is_empty() && told.quarantined.is_empty(), "{told:?}");
+        assert!(told.stopped.as_ref().unwrap().contains("an earlier repair"), "{told:?}");
+        let report = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
+        assert_eq!(report.done, told.done, "{name}");
         assert!(report.ok && report.done.len() == 1, "{name}: {report:?}");
         assert!(report.quarantined.is_empty(), "{name}: {report:?}");
         assert_eq!(patient.rows(), rows, "{name}");
@@ -200,7 +205,7 @@ fn a_repair_that_died_anywhere_is_finished_by_the_next() {
         p.remove("part-001/feat.v1.seg");
         p.damage("part-000/topology.csr", 0, 20);
     });
-    // A page and its entry in the table: nothing proves the table, and the catalog changes.
+    // A page and its entry in the table: nothing proves the segment, and the catalog changes.
     dies_anywhere(plain(), &|p| {
         let bytes = p.bytes("part-000/feat.v1.seg");
         p.damage("part-000/feat.v1.seg", bytes - 2 * PAGE, 4);

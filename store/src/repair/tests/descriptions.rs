@@ -2,7 +2,6 @@ use super::Outcome::Whole;
 use super::*;
 use crate::catalog::Catalog;
 use crate::file_system::{Access, Change};
-use crate::meta::GraphMeta;
 
 #[test]
 fn graph_toml_is_written_again_from_its_copies() {
@@ -23,80 +22,57 @@ fn graph_toml_is_written_again_from_its_copies() {
 }
 
 #[test]
-fn a_description_of_another_graph_yields_to_that_of_all_files() {
+fn under_the_description_of_another_graph_nothing_is_touched() {
     let other = import();
-    let foreign = |p: &Patient| {
-        assert!(fs::copy(other.path().join("graph.toml"), p.path("graph.toml")).unwrap() > 0);
-    };
     for model in [plain(), updated()] {
-        let report = check(model, &foreign, Whole, "graph.toml of another graph");
-        assert_eq!((report.done.len(), report.quarantined.len()), (1, 1), "{report:?}");
-    }
-    // Older graphs have no copies.
-    let patient = without_copies();
-    foreign(&patient);
-    let was = Patient::of(plain()).rows();
-    let report = patient.repair();
-    assert!(report.ok && report.quarantined.len() == 1, "{report:?}");
-    assert_eq!(patient.rows(), was);
-    // It is as good a guess as any other where some files belong to it.
-    let patient = Patient::of(plain());
-    foreign(&patient);
-    let strange = other.path().join("part-001/halo.bin");
-    assert!(fs::copy(strange, patient.path("part-001/halo.bin")).unwrap() > 0);
-    let before = contents(&patient.graph());
-    let error =
-        repair(&patient.graph(), RepairMode::DryRun, &mut |_, _| {}).unwrap_err().to_string();
-    assert!(error.contains("several graphs"), "{error}");
-    repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
-    let after = contents(&patient.graph());
-    for (path, bytes) in before.iter().filter(|(path, _)| !path.contains("/catalog/")) {
-        assert!(after.get(path) == Some(bytes), "{path}");
+        let patient = Patient::of(model);
+        let was = patient.rows();
+        let foreign = other.path().join("graph.toml");
+        assert!(fs::copy(foreign, patient.path("graph.toml")).unwrap() > 0);
+        let report = patient.repair();
+        assert!(!report.ok && report.done.is_empty() && report.quarantined.is_empty());
+        for part in ["part-000", "part-001"] {
+            let is_of = |lost: &&Lost| lost.file.ends_with(&format!("{part}/catalog"));
+            let lost = report.lost.iter().find(is_of).unwrap_or_else(|| panic!("{report:?}"));
+            let told = "if `graph.toml` is of another graph, move it away first";
+            assert!(lost.reason.contains(told), "{report:?}");
+        }
+        patient.remove("graph.toml");
+        let report = patient.repair();
+        assert!(report.ok && report.done.len() == 1, "{report:?}");
+        assert_eq!(patient.rows(), was);
+        assert!(patient.verify().ok);
     }
 }
 
-/// Returns a graph as older releases made it: without copies of its description.
-fn without_copies() -> Patient {
+#[test]
+fn without_copies_a_lost_description_is_refused_and_nothing_is_touched() {
+    // A graph as older releases made it.
     let patient = Patient::of(plain());
     for part in ["part-000/catalog", "part-001/catalog"] {
         let pairs = Disk.key_values(&patient.path(part), Access::Write).unwrap();
         pairs.write(&[Change::Delete(b"graph".to_vec())]).unwrap();
     }
-    patient
-}
-
-#[test]
-fn without_copies_graph_toml_is_derived_from_the_files() {
-    let patient = without_copies();
     assert!(patient.verify().ok);
-    let (was, saved) = (patient.rows(), fs::read_to_string(patient.path("graph.toml")).unwrap());
+    let (was, saved) = (patient.rows(), fs::read(patient.path("graph.toml")).unwrap());
     patient.remove("graph.toml");
-    let report = patient.repair();
-    assert!(report.ok && report.done[0].action.contains("derived"), "{report:?}");
-    let (mut expected, _) = GraphMeta::parse(&saved).unwrap();
-    expected.tensors.sort_by_key(|t| (t.name == "external_id", t.name.clone()));
-    let text = fs::read_to_string(patient.path("graph.toml")).unwrap();
-    assert_eq!(GraphMeta::parse(&text).unwrap().0, expected);
+    // What could be repaired is not, either.
+    patient.remove("part-001/halo.bin");
+    let before = contents(&patient.graph());
+    let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Unrepairable { .. }), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("graph.toml") && error.contains("other machines"), "{error}");
+    let after = contents(&patient.graph());
+    let is_ours = |path: &&String| !path.contains("/catalog/");
+    assert!(before.keys().filter(is_ours).eq(after.keys().filter(is_ours)));
+    fs::write(patient.path("graph.toml"), saved).unwrap();
+    assert!(patient.repair().ok);
     assert_eq!(patient.rows(), was);
-    assert!(patient.verify().ok);
 }
 
 #[test]
-fn facts_without_a_source_are_not_made_up() {
-    let patient = without_copies();
-    patient.remove("graph.toml");
-    patient.remove("part-001/topology.csr");
-    let error =
-        repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
-    assert!(error.contains("graph.toml") && error.contains("edges"), "{error}");
-    assert!(!patient.path("graph.toml").exists());
-    let patient = without_copies();
-    patient.remove("graph.toml");
-    patient.remove("part-000");
-    let error =
-        repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
-    assert!(error.contains("partition 0 is not here"), "{error}");
-    // Partitions of two graphs in one folder.
+fn catalogs_with_different_copies_of_the_description_are_refused() {
     let patient = Patient::of(plain());
     patient.remove("graph.toml");
     patient.remove("part-001");
@@ -104,6 +80,7 @@ fn facts_without_a_source_are_not_made_up() {
     let error =
         repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err().to_string();
     assert!(error.contains("several graphs"), "{error}");
+    assert!(!patient.path("graph.toml").exists());
 }
 
 #[test]
@@ -115,10 +92,14 @@ fn nothing_of_a_later_format_is_touched() {
     fs::write(patient.path("graph.toml"), format!("checksum = \"{crc:08x}\"\n{body}")).unwrap();
     let error = repair(&patient.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::NewerFormat { found: 9, .. }), "{error}");
-    for (name, version_at) in
-        [("part-000/feat.v1.seg", 8), ("part-000/topology.csr", 8), ("part-000/halo.bin", 8)]
-    {
-        let patient = Patient::of(plain());
+    let delta = "part-000/feat.v3.delta";
+    for (name, version_at) in [
+        ("part-000/feat.v1.seg", 8),
+        ("part-000/topology.csr", 8),
+        ("part-000/halo.bin", 8),
+        (delta, 8),
+    ] {
+        let patient = Patient::of(updated());
         let mut bytes = fs::read(patient.path(name)).unwrap();
         bytes[version_at] = 9;
         let crc = crc32fast::hash(&bytes[..4092]).to_le_bytes();

@@ -52,17 +52,36 @@ fn two_faults_in_a_raw_segment() {
         for &b in &all[i + 1..] {
             let pair = [a, b];
             let expected = match pair {
-                // Nothing is left that says which segment it is.
-                _ if pair == [Header, Catalog] || pair == [Footer, Catalog] => Lost(0),
-                // The footer's CRC-32 is in for the digest.
-                [Table, Catalog] => Lost(0),
-                [Page, Catalog] => Lost(on_page),
+                // Nothing is left that proves the segment.
+                [Header | Table | Footer, Catalog] => continue,
                 _ if pair.contains(&Page) => Lost(on_page),
                 _ => Whole,
             };
             let both = |p: &Patient| pair.iter().for_each(|&part| damage(p, FEAT, part));
             check(plain(), &both, expected, &format!("{pair:?}"));
         }
+    }
+}
+
+#[test]
+fn a_segment_that_is_not_whole_beside_a_lost_catalog_is_reported_and_nothing_is_touched() {
+    for part in [Part::Header, Part::Table, Part::Footer] {
+        let patient = Patient::of(updated());
+        let was = patient.rows();
+        let sound = fs::read(patient.path(FEAT)).unwrap();
+        damage(&patient, FEAT, part);
+        damage(&patient, FEAT, Part::Catalog);
+        let report = patient.repair();
+        assert!(!report.ok && report.done.is_empty() && report.quarantined.is_empty());
+        let [lost] = &report.lost[..] else { panic!("{part:?}: {report:?}") };
+        assert!(lost.file.ends_with("part-001/catalog"), "{part:?}: {lost:?}");
+        assert!(lost.reason.contains("of `feat`: nothing here is changed"), "{lost:?}");
+        assert!(lost.reason.contains("`lode transfer`"), "{lost:?}");
+        assert!(!patient.verify().ok);
+        fs::write(patient.path(FEAT), sound).unwrap();
+        let report = patient.repair();
+        assert!(report.lost.iter().all(|lost| lost.tensor.is_none()), "{part:?}: {report:?}");
+        assert_eq!(patient.rows(), was, "{part:?}");
     }
 }
 

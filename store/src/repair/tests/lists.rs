@@ -24,15 +24,6 @@ fn halos_are_found_again_from_topology() {
 }
 
 #[test]
-fn a_header_of_topology_is_rebuilt_if_what_is_left_of_it_vouches_for_it() {
-    for (offset, n_bytes) in [(0, 8), (8, 40), (48, 8), (100, 3000), (0, 56), (4092, 4)] {
-        check(plain(), &|p| p.damage(TOPOLOGY, offset, n_bytes), Whole, "header");
-    }
-    // Its own checksum is left, those of the sections are not.
-    check(plain(), &|p| p.damage(TOPOLOGY, 56, 12), Whole, "checksums of the sections");
-}
-
-#[test]
 fn topology_of_another_partition_or_graph_never_passes_for_the_right_one() {
     let other = import();
     let names = ["part-000/topology.csr", TOPOLOGY];
@@ -59,14 +50,17 @@ fn topology_of_another_partition_or_graph_never_passes_for_the_right_one() {
 fn damaged_topology_stays_where_it_is_and_rows_are_served() {
     for damage in [
         &|p: &Patient| p.damage(TOPOLOGY, 0, 4096) as _,
+        &|p: &Patient| p.damage(TOPOLOGY, 8, 40),
+        &|p: &Patient| p.damage(TOPOLOGY, 4092, 4),
         &|p: &Patient| p.damage(TOPOLOGY, PAGE + 8, 1),
         &|p: &Patient| p.damage(TOPOLOGY, p.bytes(TOPOLOGY) - 1, 1),
         &|p: &Patient| p.cut(TOPOLOGY, p.bytes(TOPOLOGY) - 4),
         &|p: &Patient| p.remove(TOPOLOGY),
-    ] as [&dyn Fn(&Patient); 5]
+    ] as [&dyn Fn(&Patient); 7]
     {
         let report = check(plain(), damage, Lost(0), "topology");
         assert_eq!((report.done.len(), report.quarantined.len(), report.lost.len()), (0, 0, 1));
+        assert!(report.lost[0].reason.contains("`lode transfer`"), "{report:?}");
     }
     let both = |p: &Patient| {
         p.damage(TOPOLOGY, PAGE + 8, 1);

@@ -109,15 +109,20 @@ fn a_file_that_is_brought_back_with_a_bad_page_has_all_other_rows_back() {
 }
 
 #[test]
-fn what_was_given_up_in_part_is_whole_again_when_the_file_is_brought_back() {
+fn a_segment_that_no_digest_proves_is_kept_in_quarantine_until_it_is_brought_back() {
     let (tables, _) = places(FEAT);
     let patient = Patient::of(plain());
     let (was, saved) = (patient.rows(), fs::read(patient.path(FEAT)).unwrap());
     // Entry and page of page 2 are damaged, so that no digest knows the table.
     patient.damage(FEAT, tables + 8, 4);
     patient.damage(FEAT, 3 * PAGE, 8);
+    let damaged = fs::read(patient.path(FEAT)).unwrap();
     let report = patient.repair();
-    assert_eq!(lost_rows(&was, &patient.rows(), &report), 43, "{report:?}");
+    assert_eq!(lost_rows(&was, &patient.rows(), &report), 500, "{report:?}");
+    let reason = &report.lost[0].reason;
+    assert!(reason.contains("page table") && reason.contains("`lode transfer`"), "{report:?}");
+    let kept = patient.path("part-000/quarantine/feat.v1.seg.1");
+    assert_eq!(fs::read(kept).unwrap(), damaged);
     fs::write(patient.path(FEAT), &saved).unwrap();
     assert!(patient.repair().ok);
     assert_eq!(patient.rows(), was);

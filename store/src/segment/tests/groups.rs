@@ -1,5 +1,7 @@
 //! Compressed segments: damaged ones, and ones that agree with their checksums and still lie.
 
+use std::sync::Mutex;
+
 use super::super::footer::footer_page;
 use super::*;
 use crate::checksum::PageChecksum;
@@ -181,8 +183,11 @@ fn verification_unpacks_groups_beside_damaged_pages() {
     fs::write(&path, forge(&identity, &data, &lengths(&groups), data.len() as u64)).unwrap();
     crate::fixture::flip(&path, 4096 + 9);
     let segment = Segment::open(&Disk, &path, &identity).unwrap();
-    let mut faults = Vec::new();
-    crate::verify::check_stretch(&segment, &mut |page, error| faults.push((page, error)));
+    let faults = Mutex::new(Vec::new());
+    crate::verify::check_segment(&segment, 1, &|page, error| {
+        faults.lock().unwrap().push((page, error));
+    });
+    let faults = faults.into_inner().unwrap();
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert!(matches!(faults[0], (0, StoreError::DamagedPage { page: 0, .. })), "{faults:?}");
     assert!(matches!(faults[1].1, StoreError::DamagedGroup { .. }), "{faults:?}");

@@ -17,8 +17,7 @@ use crate::catalog::{Catalog, DeltaRecord};
 use crate::error::StoreError;
 use crate::file_system::FileSystem;
 use crate::graph::{Graph, META_FILE, catalog_dir};
-use crate::repair::identity_of;
-use crate::segment::{Segment, SegmentIdentity};
+use crate::segment::{Segment, SegmentIdentity, identity_of};
 
 /// The files that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

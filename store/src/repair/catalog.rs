@@ -1,0 +1,325 @@
+//! One partition: what its catalog holds, and the catalog that names what was found.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use lodestore_graph::PartId;
+
+use super::actions::RepairActions;
+use super::as_damage;
+use super::partitions::{Partition, refuse_newer_catalog};
+use super::report::Lost;
+use super::tensor::{TensorPlan, TensorRepair};
+use crate::catalog::{Catalog, Pair, TensorDelta, TensorRecord};
+use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
+use crate::file_system::Access;
+use crate::graph::{Graph, catalog_dir};
+use crate::verify::CatalogCheck;
+
+/// Repairs catalog and segments of a partition.
+///
+/// The catalog comes first: it says which tables the segments must have before they have them. A
+/// crash in between leaves segments that cannot be opened, as they were before, and whose tables
+/// the catalog now proves.
+pub(super) fn restore(
+    actions: &mut RepairActions,
+    graph: &Graph,
+    partition: Partition,
+) -> Result<(), StoreError> {
+    let part = partition.part;
+    let contents = Contents::read(actions, graph, partition)?;
+    let mut plans = Vec::new();
+    for spec in &graph.meta().tensors {
+        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
+        let Some(plan) = repair.plan_segment()? else {
+            let reason = format!(
+                "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
+                 changed; fetch the partition from a replica (`lode transfer`), or bring the files \
+                 back from a copy and repair again; if `graph.toml` is of another graph, move it \
+                 away first",
+                contents.broken.unwrap_or_default(),
+                spec.name
+            );
+            actions.note_lost(Lost::file(&catalog_dir(&contents.part_dir), reason));
+            return Ok(());
+        };
+        plans.push(plan);
+    }
+    let dir = catalog_dir(&contents.part_dir);
+    for loss in &contents.losses {
+        actions.note_lost(Lost::file(&dir, loss.clone()));
+    }
+    if !contents.losses.is_empty() {
+        actions.with_losses.push(dir);
+    }
+    // A segment of a version that the catalog does not know: the catalog is an old copy.
+    let is_old = contents.is_old || plans.iter().any(|plan| plan.record.version > contents.version);
+    for (spec, plan) in graph.meta().tensors.iter().zip(&mut plans) {
+        if let Some(note) = plan.note.take() {
+            actions.note(&contents.part_dir.join(&plan.record.record.file), note);
+        }
+        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
+        repair.plan_deltas(plan, is_old)?;
+        let strays = repair.strays(plan, is_old)?;
+        actions.report.lost.append(&mut plan.lost);
+        // Before a new catalog loses the reason.
+        strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
+    }
+    let part_dir = contents.part_dir.clone();
+    CatalogPlan::new(graph, part, contents, &plans).publish(actions)?;
+    plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
+}
+
+/// A catalog, read through.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Folder of the partition.
+    pub(super) part_dir: PathBuf,
+    /// The open catalog, where it can be read through; its pending rows can be had.
+    catalog: Option<Catalog>,
+    /// The committed version; 0 if it is unknown.
+    version: u32,
+    /// Records of segments that make sense; at most one of a tensor.
+    pub(super) records: Vec<TensorRecord>,
+    /// Records of deltas that make sense, prepared ones too.
+    pub(super) deltas: Vec<TensorDelta>,
+    /// Reason why the catalog must be built again; `None` if it may stay.
+    pub(super) broken: Option<String>,
+    /// It is gone, or its log is damaged and this is an earlier state: files may have moved on.
+    pub(super) is_old: bool,
+    /// Its losses, in this repair or in one that was cut off.
+    losses: Vec<String>,
+}
+
+impl Contents {
+    /// Reads a catalog through.
+    ///
+    /// Fails when it is of a later format, and when system or medium refuse to return it.
+    fn read(
+        actions: &RepairActions,
+        graph: &Graph,
+        partition: Partition,
+    ) -> Result<Self, StoreError> {
+        let Partition { part, dir: part_dir, catalog } = partition;
+        let dir = catalog_dir(&part_dir);
+        let reason = match catalog.and_then(|catalog| Self::of(graph, part, catalog)) {
+            Ok(contents) => return Ok(Self { part_dir, ..contents }),
+            Err(error) => damage(error)?,
+        };
+        // Its log may be all that is damaged.
+        let earlier = Catalog::open_unchecked(&*actions.device, &dir, Access::Salvage);
+        let mut contents = match earlier.and_then(|catalog| Self::of(graph, part, catalog)) {
+            Ok(mut earlier) => {
+                earlier.losses.push(format!(
+                    "{reason}: what was put after the state before the damage is lost, but for \
+                     what segments hold of it"
+                ));
+                earlier
+            }
+            Err(error) => {
+                damage(error)?;
+                let loss = format!(
+                    "{reason}: rows that were put and not committed are lost, if there were any, \
+                     and so are versions after that of the newest file"
+                );
+                Self { losses: vec![loss], ..Self::default() }
+            }
+        };
+        contents.broken = Some(reason);
+        Ok(Self { part_dir, is_old: true, ..contents })
+    }
+
+    fn of(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+        refuse_newer_catalog(&catalog)?;
+        catalog.check_identity(graph.uuid(), part)?;
+        let version = catalog.current_version()?;
+        let check = CatalogCheck::new(graph, part, &catalog, version);
+        let mut contents = Self { version, ..Self::default() };
+        let (mut faults, mut bad_rows) = (Vec::new(), BTreeMap::<String, u64>::new());
+        catalog.scan_all(&mut |key, pair| {
+            match (fault(&check, key, &pair), pair) {
+                (None, pair) => contents.add(pair),
+                (Some(_), Pair::Row { tensor, .. }) => {
+                    *bad_rows.entry(tensor.to_owned()).or_default() += 1;
+                }
+                (Some(reason), _) => faults.push(reason),
+            }
+            ControlFlow::Continue(())
+        })?;
+        for (tensor, n) in bad_rows {
+            faults.push(format!("pending rows of `{tensor}` that cannot be"));
+            let loss = format!("{n} pending rows of `{tensor}` that no put can have written");
+            contents.losses.push(loss);
+        }
+        for spec in &graph.meta().tensors {
+            if contents.records.iter().all(|record| record.tensor != spec.name) {
+                faults.push(format!("no usable record of `{}`", spec.name));
+            }
+        }
+        for record in &mut contents.records {
+            record.lost = match catalog.lost_segment(&record.tensor, record.version) {
+                Err(error) => damage(error).map(|_| None)?,
+                Ok(found) => found,
+            };
+        }
+        contents.broken = (!faults.is_empty()).then(|| faults.join("; "));
+        contents.catalog = Some(catalog);
+        Ok(contents)
+    }
+
+    fn add(&mut self, pair: Pair<'_>) {
+        match pair {
+            // Records come in the order of versions: the last one of a tensor counts.
+            Pair::Segment { tensor, version, record: Ok(record) } => {
+                self.records.retain(|known| known.tensor != tensor);
+                let tensor = tensor.to_owned();
+                self.records.push(TensorRecord { tensor, version, record, lost: None });
+            }
+            Pair::Delta { tensor, record: Ok(delta), .. } => {
+                let tensor = tensor.to_owned();
+                self.deltas.push(TensorDelta { tensor, delta, is_prepared: false });
+            }
+            Pair::Prepared { tensor, record: Ok(delta), .. } => {
+                let tensor = tensor.to_owned();
+                self.deltas.push(TensorDelta { tensor, delta, is_prepared: true });
+            }
+            Pair::Losses(text) => {
+                let text = String::from_utf8_lossy(text);
+                self.losses.extend(text.lines().map(str::to_owned));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the words of an error that says that a catalog is damaged; fails with any other. A
+/// catalog that the medium does not return at this attempt may be sound.
+fn damage(error: StoreError) -> Result<String, StoreError> {
+    let error = as_damage(error)?;
+    if error.origin() == ErrorOrigin::Damage { Ok(error.to_string()) } else { Err(error) }
+}
+
+/// Returns what is wrong with a pair. Committed rows of older releases may stay.
+fn fault(check: &CatalogCheck<'_>, key: &[u8], pair: &Pair<'_>) -> Option<String> {
+    match pair {
+        Pair::Row { version, .. } if *version <= check.committed => None,
+        _ => check.fault(key, pair),
+    }
+}
+
+/// The catalog of a partition as it should be.
+struct CatalogPlan<'a> {
+    graph: &'a Graph,
+    part: PartId,
+    /// Readable contents of the catalog that is there.
+    contents: Contents,
+    records: Vec<TensorRecord>,
+    deltas: Vec<TensorDelta>,
+    /// The version to commit: no file is of a later one, but for what is prepared.
+    version: u32,
+}
+
+impl<'a> CatalogPlan<'a> {
+    fn new(graph: &'a Graph, part: PartId, contents: Contents, plans: &[TensorPlan]) -> Self {
+        let records: Vec<TensorRecord> = plans.iter().map(|plan| plan.record.clone()).collect();
+        let deltas = plans.iter().flat_map(|plan| &plan.deltas);
+        let deltas: Vec<TensorDelta> = deltas.cloned().collect();
+        let segments = records.iter().map(|record| record.version);
+        let published = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);
+        let version = segments.chain(published).chain([contents.version]).fold(1, u32::max);
+        Self { graph, part, contents, records, deltas, version }
+    }
+
+    /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
+    /// they are, another is built beside it.
+    fn publish(self, actions: &mut RepairActions) -> Result<(), StoreError> {
+        let Self { contents, version, .. } = &self;
+        let dir = catalog_dir(&contents.part_dir);
+        let mut reasons: Vec<String> = contents.broken.iter().cloned().collect();
+        if contents.catalog.is_some() && *version > contents.version {
+            let (old, next) = (contents.version, version.saturating_add(1));
+            reasons.push(format!(
+                "the files are of version {version}, it is of version {old}: rows that were \
+                 pending for version {} are in a file of their tensor, or pending for version \
+                 {next} now",
+                old.saturating_add(1)
+            ));
+        }
+        if reasons.is_empty() {
+            return self.change(actions);
+        }
+        let reason = reasons.join("; ");
+        let action = match &contents.catalog {
+            Some(_) => format!("rebuilt with all that makes sense in it ({reason})"),
+            None => format!("rebuilt from the segments ({reason})"),
+        };
+        if !actions.is_dry_run() {
+            self.build(actions).inspect_err(|_| actions.clear(&dir))?;
+        }
+        actions.finish(&dir, action, self.contents.catalog)
+    }
+
+    /// Changes the records that are not as they should be, by one batch.
+    fn change(&self, actions: &mut RepairActions) -> Result<(), StoreError> {
+        let Self { contents, records, deltas, version, .. } = self;
+        let is_new = |record: &&TensorRecord| !contents.records.contains(record);
+        let changed: Vec<TensorRecord> = records.iter().filter(is_new).cloned().collect();
+        let Some(catalog) = &contents.catalog else { return Ok(()) };
+        // No delta is chosen here that the catalog does not name.
+        if changed.is_empty() && deltas.len() == contents.deltas.len() {
+            return Ok(());
+        }
+        if !actions.is_dry_run() {
+            catalog.replace_records(&changed, deltas, *version)?;
+        }
+        actions.note(catalog.dir(), "its records name what can be used".to_owned());
+        Ok(())
+    }
+
+    /// Builds the catalog beside the broken one, whole and synced.
+    fn build(&self, actions: &RepairActions) -> Result<(), StoreError> {
+        let Self { graph, part, contents, records, deltas, version } = self;
+        let device = &*actions.device;
+        let dir = actions.building(&catalog_dir(&contents.part_dir));
+        let text = graph.meta().to_text();
+        let catalog = Catalog::create(device, &dir, graph.uuid(), *part, &text)?;
+        catalog.replace_records(records, deltas, *version)?;
+        if let Some(old) = &contents.catalog {
+            // Followers know the history by them; without them they would have to begin again.
+            if let Ok(commits) = old.commits(*version) {
+                catalog.replace_commits(&commits)?;
+            }
+            let check = CatalogCheck::new(graph, *part, old, contents.version);
+            catalog.copy_rows(old, &mut |pair| match pair {
+                Pair::Row { tensor, version, .. } if fault(&check, b"", pair).is_none() => {
+                    self.place(tensor, *version)
+                }
+                _ => None,
+            })?;
+        }
+        if !contents.losses.is_empty() {
+            catalog.note_losses(&contents.losses)?;
+        }
+        catalog.flush()?;
+        drop(catalog);
+        for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+            let path = dir.join(entry.name);
+            device.sync(&path).map_err(StoreError::io(&path, "sync"))?;
+        }
+        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+    }
+
+    /// Returns the version that a pending row goes to. `None` is for one that a file has taken in,
+    /// of a version that the old catalog does not know.
+    fn place(&self, tensor: &str, version: u32) -> Option<u32> {
+        if version <= self.contents.version || self.version == self.contents.version {
+            return Some(version);
+        }
+        let segments = self.records.iter().filter(|it| it.tensor == tensor).map(|it| it.version);
+        let deltas = self.deltas.iter().filter(|it| it.tensor == tensor);
+        let newest = segments.chain(deltas.map(|it| it.delta.version)).max().unwrap_or(0);
+        (version > newest).then_some(version.max(self.version.saturating_add(1)))
+    }
+}

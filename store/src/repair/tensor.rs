@@ -1,0 +1,343 @@
+//! One tensor of a partition: which files the catalog is to name, and what must be done to them.
+
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use lodestore_graph::PartId;
+
+use super::actions::RepairActions;
+use super::as_damage;
+use super::catalog::Contents;
+use super::report::Lost;
+use super::segment::{Placeholder, Recovered, recover};
+use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+use crate::error::StoreError;
+use crate::graph::{Graph, version_of_file, versions_of_delta};
+use crate::layout::SegmentLayout;
+use crate::segment::{Segment, SegmentIdentity, identity_of};
+use crate::tensor::TensorSpec;
+use crate::verify::check_segment;
+
+/// Next step for rows that are lost.
+const RESTORE: &str = "bring the file back from a copy and repair again, fetch the partition from \
+                       a replica (`lode transfer`), or put the rows again";
+
+/// Planned contents of the catalog for a tensor, planned work on its segment, and its losses.
+pub(super) struct TensorPlan {
+    pub(super) record: TensorRecord,
+    /// Deltas over the segment, oldest first.
+    pub(super) deltas: Vec<TensorDelta>,
+    file: FileWork,
+    /// Why the record is another, where it is.
+    pub(super) note: Option<String>,
+    pub(super) lost: Vec<Lost>,
+}
+
+/// Planned work for a segment's file.
+enum FileWork {
+    /// It stays as it is.
+    Keep,
+    /// It is put together again, for this reason.
+    Mend(Box<Recovered>, String),
+    /// A file in which no page passes takes its place: nothing in it is proven.
+    Placeholder(Placeholder),
+}
+
+/// A tensor that is being looked at.
+pub(super) struct TensorRepair<'a> {
+    pub(super) actions: &'a RepairActions,
+    pub(super) graph: &'a Graph,
+    pub(super) part: PartId,
+    pub(super) spec: &'a TensorSpec,
+    pub(super) contents: &'a Contents,
+}
+
+impl TensorRepair<'_> {
+    /// Decides which segment the tensor has; `None` where neither a record nor a whole file
+    /// describes one.
+    pub(super) fn plan_segment(&self) -> Result<Option<TensorPlan>, StoreError> {
+        let is_usable = |plan: &TensorPlan| !matches!(plan.file, FileWork::Placeholder(_));
+        let recorded = self.contents.records.iter().find(|it| it.tensor == self.spec.name);
+        let Some(record) = recorded else { return self.newest(0) };
+        // A file that is brought back is believed if it is what was lost.
+        if let Some(original) = record.lost.clone() {
+            let plan =
+                self.plan(TensorRecord { record: original, lost: None, ..record.clone() })?;
+            if is_usable(&plan) {
+                let note = format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                return Ok(Some(TensorPlan { note: Some(note), ..plan }));
+            }
+        }
+        let plan = self.plan(record.clone())?;
+        if is_usable(&plan) {
+            return Ok(Some(plan));
+        }
+        let old = record.version;
+        let note = format!("it is of a later version than the recorded {old}, and takes its place");
+        let later = self.newest(old)?.map(|later| TensorPlan { note: Some(note), ..later });
+        Ok(Some(later.unwrap_or(plan)))
+    }
+
+    /// Plans for the segment of a record by what there is of it.
+    fn plan(&self, record: TensorRecord) -> Result<TensorPlan, StoreError> {
+        let (part, version) = (self.part, record.version);
+        let opened = self.graph.open_base(part, self.spec, version, &record.record);
+        let reason = match opened.map_err(as_damage) {
+            Ok(segment) => return Ok(self.usable(record, &segment)),
+            Err(error) => error?.to_string(),
+        };
+        let path = self.contents.part_dir.join(&record.record.file);
+        let file = match self.actions.device.open(&path).map_err(StoreError::io(&path, "open")) {
+            Ok(file) => file,
+            Err(error) => return as_damage(error).and_then(|_| self.given_up(record, reason)),
+        };
+        let identity = self.graph.identity_of_base(part, self.spec, version, &record.record);
+        let recovered = recover(&*file, &identity, &record.record.digest, self.actions.n_threads);
+        let Some(recovered) = recovered.map_err(StoreError::io(&path, "read"))? else {
+            return self.given_up(record, format!("{reason}, and no digest proves any of it"));
+        };
+        let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
+        let file = FileWork::Mend(Box::new(recovered), reason);
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+    }
+
+    fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
+        let pages = self.damaged_pages(segment);
+        let mut lost = self.lost_pages(segment.path(), segment.layout(), &pages, &|row| row);
+        if record.lost.is_some() {
+            let reason = format!("given up by an earlier repair; {RESTORE}");
+            lost.iter_mut().for_each(|lost| lost.reason.clone_from(&reason));
+        }
+        TensorPlan { record, deltas: Vec::new(), file: FileWork::Keep, note: None, lost }
+    }
+
+    /// Plans for a segment all rows of which are given up.
+    fn given_up(&self, record: TensorRecord, reason: String) -> Result<TensorPlan, StoreError> {
+        let path = self.contents.part_dir.join(&record.record.file);
+        let rows = 0..self.graph.book().range(self.part).len() as u32;
+        let lost = self.lost_rows(&path, rows, format!("{reason}; {RESTORE}"));
+        // It is the original's: that of a placeholder would grow with every repair.
+        let original = record.lost.clone().unwrap_or_else(|| record.record.clone());
+        let identity = self.graph.identity_of_base(self.part, self.spec, record.version, &original);
+        let unrepairable = || StoreError::Unrepairable { file: path, reason };
+        let placeholder = Placeholder::of(&identity).ok_or_else(unrepairable)?;
+        let (segment, digest) = (placeholder.identity.segment, placeholder.digest);
+        let stub = SegmentRecord { segment, digest, ..original.clone() };
+        let record = TensorRecord { record: stub, lost: Some(original), ..record };
+        let file = FileWork::Placeholder(placeholder);
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+    }
+
+    /// Plans for the newest whole segment above a version, as it describes itself. A compaction
+    /// checks what it writes, and all that it reads was committed.
+    fn newest(&self, above: u32) -> Result<Option<TensorPlan>, StoreError> {
+        let mut files = self.files()?;
+        files.retain(|(file, _, version)| file.ends_with(".seg") && *version > above);
+        files.sort_unstable_by_key(|(_, _, version)| Reverse(*version));
+        for (file, _, version) in files {
+            if let Some((record, segment)) = self.open_named(file, version)? {
+                let tensor = self.spec.name.clone();
+                let record = TensorRecord { tensor, version, record, lost: None };
+                return Ok(Some(self.usable(record, &segment)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the deltas of the tensor that the catalog names. Where it `is_old`, these are the
+    /// whole ones that the folder has, too.
+    fn known_deltas(&self, is_old: bool) -> Result<Vec<TensorDelta>, StoreError> {
+        let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
+        let mut found: Vec<TensorDelta> = named.cloned().collect();
+        let files = if is_old { self.files()? } else { Vec::new() };
+        // What was prepared was published since, or would be by the next writer.
+        found.iter_mut().for_each(|it| it.is_prepared &= !is_old);
+        for (file, first, version) in files {
+            let is_known = found.iter().any(|it| it.delta.record.file == file);
+            if is_known || !file.ends_with(".delta") {
+                continue;
+            }
+            if let Some((record, _)) = self.open_named(file, version)? {
+                let delta = DeltaRecord { first, version, record };
+                let tensor = self.spec.name.clone();
+                found.push(TensorDelta { tensor, delta, is_prepared: false });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Adds the deltas over the segment of `plan` that can be used.
+    pub(super) fn plan_deltas(
+        &self,
+        plan: &mut TensorPlan,
+        is_old: bool,
+    ) -> Result<(), StoreError> {
+        let mut found = self.known_deltas(is_old)?;
+        // The widest of several that begin alike: it was folded from the others.
+        found.sort_by_key(|it| (it.delta.first, Reverse(it.delta.version)));
+        let mut newest = plan.record.version;
+        for delta in found {
+            let DeltaRecord { first, version, record } = &delta.delta;
+            if *first <= newest {
+                continue;
+            }
+            match self.graph.open_delta(self.part, self.spec, &delta.delta).map_err(as_damage) {
+                Ok(segment) => {
+                    let (layout, listed) = (segment.layout(), segment.listed_rows());
+                    let pages = self.damaged_pages(&segment);
+                    let row_of = |row: u32| listed[row as usize];
+                    plan.lost.extend(self.lost_pages(segment.path(), layout, &pages, &row_of));
+                    newest = *version;
+                    plan.deltas.push(delta);
+                }
+                Err(error) => {
+                    plan.lost.push(self.lost_file(&record.file, *version, &error?.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the files of the tensor that the catalog is not to name, where one of them may be
+    /// the only copy of a row. The next writer would remove them. Adds those to the losses that may
+    /// have been part of a version.
+    pub(super) fn strays(
+        &self,
+        plan: &mut TensorPlan,
+        is_old: bool,
+    ) -> Result<Vec<PathBuf>, StoreError> {
+        let is_rebuilt = is_old || self.contents.broken.is_some();
+        if !is_rebuilt && plan.lost.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut strays = Vec::new();
+        for (file, first, last) in self.files()? {
+            let is_of = |it: &TensorDelta| it.delta.record.file == file;
+            if plan.record.record.file == file || plan.deltas.iter().any(is_of) {
+                continue;
+            }
+            let takes_in = |it: &DeltaRecord| it.first <= first && last <= it.version;
+            let is_taken_in =
+                last <= plan.record.version || plan.deltas.iter().any(|it| takes_in(&it.delta));
+            if is_rebuilt && !is_taken_in && !self.contents.deltas.iter().any(is_of) {
+                let reason = "it is damaged, and no catalog proves it";
+                plan.lost.push(self.lost_file(&file, last, reason));
+            }
+            strays.push(self.contents.part_dir.join(file));
+        }
+        Ok(strays)
+    }
+
+    /// Returns the loss of a file that was a layer of the tensor up to `version`.
+    fn lost_file(&self, file: &str, version: u32, reason: &str) -> Lost {
+        let reason = format!(
+            "{reason}: rows of `{}` that it changed up to version {version} have the values of \
+             earlier versions from now on; put them again",
+            self.spec.name
+        );
+        Lost::file(&self.contents.part_dir.join(file), reason)
+    }
+
+    /// Returns the loss of the rows on damaged pages; `row_of` returns the partition's row of a row
+    /// of the file.
+    fn lost_pages(
+        &self,
+        path: &Path,
+        layout: &SegmentLayout,
+        pages: &[u64],
+        row_of: &dyn Fn(u32) -> u32,
+    ) -> Vec<Lost> {
+        let rows = pages.iter().flat_map(|&page| layout.rows_on(&(page..page + 1)));
+        let reason = format!("damaged pages: {}; they stay, and fail when read", pages.len());
+        self.lost_rows(path, rows.map(row_of), reason)
+    }
+
+    /// Returns the loss of these rows of the partition, if there are any.
+    fn lost_rows(&self, path: &Path, rows: impl Iterator<Item = u32>, reason: String) -> Vec<Lost> {
+        let start = self.graph.book().range(self.part).start;
+        let nodes = rows.map(|row| start + row..start + row + 1);
+        let lost = Lost::rows(path, &self.spec.name, nodes, reason);
+        if lost.rows > 0 { vec![lost] } else { Vec::new() }
+    }
+
+    /// Returns the files that are named as a segment or delta of the tensor, each with the first
+    /// and the last version in its name.
+    fn files(&self) -> Result<Vec<(String, u32, u32)>, StoreError> {
+        let (dir, tensor) = (&self.contents.part_dir, &self.spec.name);
+        let entries = self.actions.device.list(dir).map_err(StoreError::io(dir, "list"))?;
+        let named = entries.into_iter().filter(|entry| !entry.is_dir).filter_map(|entry| {
+            let version = version_of_file(&entry.name, tensor).map(|version| (version, version));
+            let (first, last) = version.or_else(|| versions_of_delta(&entry.name, tensor))?;
+            Some((entry.name, first, last))
+        });
+        Ok(named.collect())
+    }
+
+    /// Opens a segment or delta of [`TensorRepair::files`] as it describes itself; `None` unless it
+    /// is whole and belongs here.
+    fn open_named(
+        &self,
+        file: String,
+        version: u32,
+    ) -> Result<Option<(SegmentRecord, Segment)>, StoreError> {
+        let (device, path) = (&*self.actions.device, self.contents.part_dir.join(&file));
+        let opened = device.open(&path).map_err(StoreError::io(&path, "open"));
+        let opened = opened.and_then(|reader| {
+            let Some(found) = identity_of(&*reader) else { return Ok(None) };
+            let range = self.graph.book().range(self.part);
+            let (n_rows, is_delta) = (range.end - range.start, file.ends_with(".delta"));
+            let expected = SegmentIdentity {
+                graph: self.graph.uuid(),
+                segment: found.segment,
+                part: self.part,
+                version,
+                tensor: self.spec.clone(),
+                n_rows: if is_delta { found.n_rows } else { n_rows },
+                delta_of: is_delta.then_some(n_rows),
+            };
+            Segment::open(device, &path, &expected).map(Some)
+        });
+        let Some(segment) = opened.or_else(|error| as_damage(error).map(|_| None))? else {
+            return Ok(None);
+        };
+        let SegmentIdentity { segment: uuid, n_rows, .. } = *segment.identity();
+        let (row_bytes, digest) = (self.spec.row_bytes() as u32, *segment.digest());
+        Ok(Some((SegmentRecord { segment: uuid, n_rows, row_bytes, digest, file }, segment)))
+    }
+
+    /// Returns the pages of a segment that verification calls damaged, ascending.
+    fn damaged_pages(&self, segment: &Segment) -> Vec<u64> {
+        let pages = Mutex::new(Vec::new());
+        check_segment(segment, self.actions.n_threads, &|page, _| {
+            pages.lock().unwrap_or_else(PoisonError::into_inner).push(page);
+        });
+        let mut pages = pages.into_inner().unwrap_or_else(PoisonError::into_inner);
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+}
+
+impl TensorPlan {
+    /// Does what is to be done to the segment's file, in the folder of the partition.
+    pub(super) fn publish(
+        self,
+        actions: &mut RepairActions,
+        part_dir: &Path,
+    ) -> Result<(), StoreError> {
+        let path = part_dir.join(&self.record.record.file);
+        match self.file {
+            FileWork::Keep => Ok(()),
+            FileWork::Placeholder(placeholder) => {
+                let action = "replaced by a file that has no rows, so that all others are served";
+                actions.publish(&path, action.to_owned(), &mut |out| out.append(&placeholder.bytes))
+            }
+            FileWork::Mend(recovered, reason) => {
+                let file = actions.device.open(&path).map_err(StoreError::io(&path, "open"))?;
+                let action = format!("rebuilt, proven by the digest of its tables ({reason})");
+                actions.publish(&path, action, &mut |out| recovered.write(&*file, out))
+            }
+        }
+    }
+}

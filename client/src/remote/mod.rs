@@ -9,7 +9,6 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::FailureCode;
 use lodestore_schema::reply::Description;
-use lodestore_schema::request::PullKind as WireKind;
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
 
 use crate::address::Address;
@@ -331,10 +330,7 @@ impl RowSource for Client {
             floors: Arc::clone(&self.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
-            kind: match kind {
-                PullKind::Sync => WireKind::Sync,
-                PullKind::Vector => WireKind::Vector,
-            },
+            kind,
             deadline: Instant::now() + self.config.deadline,
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());

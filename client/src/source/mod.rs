@@ -8,7 +8,8 @@ pub mod tiered;
 use std::{ops::AddAssign, time::Duration};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::Dtype;
+/// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
+pub use lodestore_schema::request::PullKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClientError;
@@ -106,15 +107,6 @@ pub trait RowSource: Send + Sync {
 
 /// Rows that are put in place together.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-
-/// Purpose of a pull; servers have a queue for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullKind {
-    /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
-    Sync,
-    /// Rows in bulk, such as a hot set: bound by throughput (RapidGNN's VectorPull).
-    Vector,
-}
 
 /// Bytes that pulls moved, and counters of tiers on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

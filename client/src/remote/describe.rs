@@ -1,13 +1,11 @@
 //! Questions to a whole server: what it holds, and what it counted.
 
-use std::str::FromStr;
 use std::time::Instant;
 
 use lodestore_schema::reply::Description;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{Reply, Request, RequestBody};
-use lodestore_store::Dtype;
 
 use crate::address::Address;
 use crate::connection::{Connection, time_left};
@@ -73,29 +71,20 @@ pub(crate) fn ask_server(
     connection.receive(deadline)
 }
 
-pub(super) fn tensors(
+/// Returns a tensor as a server describes it, if that can be. No server sends rows of no bytes.
+pub(super) fn tensor_info(
     address: &Address,
-    from: &Description,
-) -> Result<Vec<TensorInfo>, ClientError> {
-    from.tensors
-        .iter()
-        .map(|tensor| {
-            let dtype = Dtype::from_str(&tensor.dtype).ok();
-            let info = dtype.map(|dtype| TensorInfo {
-                name: tensor.name.clone(),
-                dtype,
-                width: tensor.width,
-            });
-            info.filter(|info| info.row_bytes() == tensor.row_bytes as usize).ok_or_else(|| {
-                ClientError::BadTensor {
-                    address: address.clone(),
-                    tensor: tensor.name.clone(),
-                    reason: format!(
-                        "{} x {} in {} bytes",
-                        tensor.width, tensor.dtype, tensor.row_bytes
-                    ),
-                }
-            })
-        })
-        .collect()
+    name: &str,
+    dtype: &str,
+    width: u32,
+    row_bytes: u32,
+) -> Result<TensorInfo, ClientError> {
+    let known = dtype.parse().ok();
+    let info = known.map(|dtype| TensorInfo { name: name.to_owned(), dtype, width });
+    info.filter(|info| info.row_bytes() == row_bytes as usize).ok_or_else(|| {
+        let address = address.clone();
+        let reason =
+            format!("tensor `{name}` as {width} x {dtype} in {row_bytes} bytes, which cannot be");
+        ClientError::BadDescription { address, reason }
+    })
 }

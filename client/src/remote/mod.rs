@@ -17,7 +17,7 @@ use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
-use describe::{stats, tensors};
+use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
 use pull::{AttemptStats, Pull};
@@ -135,7 +135,11 @@ impl Client {
         let servers = discovery::find(&map, &config, deadline)?;
         let has_heard_all = discovery::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
-        let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
+        let tensors = first.tensors.iter();
+        let tensors = tensors
+            .map(|it| tensor_info(address, &it.name, &it.dtype, it.width, it.row_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (graph, n_edges) = (first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
         if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
             // Others were committed and compacted since the servers were asked.

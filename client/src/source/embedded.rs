@@ -33,8 +33,7 @@ impl RowSource for EmbeddedSource {
     }
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        let spec = self.store.tensor(name)?;
-        Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
+        Ok(self.store.tensor(name)?.clone())
     }
 
     fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {

@@ -10,6 +10,8 @@ use std::{ops::AddAssign, time::Duration};
 use lodestore_graph::{NodeId, PartitionBook};
 /// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
 pub use lodestore_schema::request::PullKind;
+/// Name and shape of a tensor.
+pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClientError;
@@ -180,24 +182,5 @@ impl AddAssign for PullStats {
         self.found += more.found;
         self.lookup += more.lookup;
         self.copy += more.copy;
-    }
-}
-
-/// Name and shape of a tensor: one row of `width` elements per node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Name, such as `feat`.
-    pub name: String,
-    /// Type of one element.
-    pub dtype: Dtype,
-    /// Elements per row.
-    pub width: u32,
-}
-
-impl TensorInfo {
-    /// Returns the bytes of one row.
-    #[must_use]
-    pub fn row_bytes(&self) -> usize {
-        self.width as usize * self.dtype.size_bytes()
     }
 }

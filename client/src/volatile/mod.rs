@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use lodestore_cache::volatile::{NO_STAMP, STAMP_MAX, Stamp};
 use lodestore_graph::NodeId;
+use lodestore_store::tensor::TensorSpecError;
 
 use crate::error::ClientError;
 use crate::source::TensorInfo;
@@ -99,6 +100,14 @@ pub struct VolatilePulled {
     pub stamps: Vec<Stamp>,
     /// Rows that a tier had.
     pub n_found: u64,
+}
+
+impl VolatileInfo {
+    /// Checks that there can be such a tensor.
+    pub(crate) fn check(&self) -> Result<(), ClientError> {
+        let bad = |error: TensorSpecError| ClientError::BadVolatile { reason: error.to_string() };
+        self.tensor.check().map_err(bad)
+    }
 }
 
 impl StampWanted {

@@ -14,9 +14,9 @@ use lodestore_schema::name::Name;
 use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
 use lodestore_schema::{Reply, Request, RequestBody};
-use lodestore_store::{Dtype, TensorSpec};
 
 use super::cluster_view::ClusterView;
+use super::describe::tensor_info;
 use super::pull::FailedRequest;
 use super::retry::RetryBudget;
 use super::{Client, lock};
@@ -111,7 +111,9 @@ fn ask_all(
     for server in view.volatile_servers().map_err(|error| Box::new((None, error)))? {
         let of_server = |error| Box::new((Some(server), error));
         let declared = ask_one(view, server, body, deadline).map_err(of_server)?;
-        let info = info(view, server, name, &declared).map_err(of_server)?;
+        let Declared { dtype, width, row_bytes, range_rows } = declared;
+        let tensor = tensor_info(view.address(server), name, &dtype, width, row_bytes);
+        let info = VolatileInfo { tensor: tensor.map_err(of_server)?, range_rows };
         if found.as_ref().is_some_and(|known| *known != info) {
             let address = view.address(server).clone();
             let tensor = name.to_owned();
@@ -148,29 +150,6 @@ fn ask_one(
     }
 }
 
-/// Returns the description of a tensor by a server, if that can be.
-fn info(
-    view: &ClusterView,
-    server: usize,
-    name: &str,
-    declared: &Declared,
-) -> Result<VolatileInfo, ClientError> {
-    let Declared { dtype, width, row_bytes, range_rows } = declared;
-    let known = dtype.parse::<Dtype>().ok();
-    let fits = known.filter(|dtype| {
-        let found = (*width as usize).checked_mul(dtype.size_bytes());
-        found == Some(*row_bytes as usize) && *width > 0
-    });
-    let bad = || ClientError::BadTensor {
-        address: view.address(server).clone(),
-        tensor: name.to_owned(),
-        reason: format!("{width} times {dtype} in rows of {row_bytes} bytes"),
-    };
-    let dtype = fits.ok_or_else(bad)?;
-    let tensor = TensorInfo { name: name.to_owned(), dtype, width: *width };
-    Ok(VolatileInfo { tensor, range_rows: *range_rows })
-}
-
 /// Returns the name of a volatile tensor as requests have it.
 fn wire_name(name: &str) -> Result<Name, ClientError> {
     Name::new(name).map_err(|error| ClientError::BadVolatile { reason: error.to_string() })
@@ -186,11 +165,10 @@ impl VolatileSource for Client {
     }
 
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError> {
+        info.check()?;
         let TensorInfo { name, dtype, width } = &info.tensor;
-        let spec = TensorSpec::new(name, *dtype, *width);
-        let spec = spec.map_err(|error| ClientError::BadVolatile { reason: error.to_string() })?;
-        if spec.row_bytes() > ROW_BYTES_MAX {
-            let n_bytes = spec.row_bytes();
+        let n_bytes = info.tensor.row_bytes();
+        if n_bytes > ROW_BYTES_MAX {
             let reason = format!("rows of {n_bytes} bytes, servers send {ROW_BYTES_MAX} at most");
             return Err(ClientError::BadVolatile { reason });
         }

@@ -252,6 +252,18 @@ impl Connection {
             && poll(&mut fds, Some(&parallel_map)).is_ok_and(|n_ready| n_ready == 0)
     }
 
+    /// Sends a request with the time left for it, and receives its reply, which has no rows.
+    pub(crate) fn ask(
+        &mut self,
+        request: Request,
+        ids: &[NodeId],
+        deadline: Instant,
+    ) -> Result<Reply, ClientError> {
+        let left = Some(time_left(&self.address, deadline)?);
+        self.send(&Request { deadline: left, ..request }, ids, deadline)?;
+        self.receive(deadline)
+    }
+
     /// Receives a reply that has no rows; a failure is an error.
     pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Reply, ClientError> {
         self.limit(deadline)?;

@@ -8,7 +8,7 @@ use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{Reply, Request, RequestBody};
 
 use crate::address::Address;
-use crate::connection::{Connection, time_left};
+use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::security::Security;
 use crate::source::TensorInfo;
@@ -45,11 +45,8 @@ pub(super) fn keep_version(
     deadline: Instant,
 ) -> Result<(), ClientError> {
     let mut connection = Connection::open(address, security, deadline)?;
-    let left = Some(time_left(address, deadline)?);
     let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
-    let request = Request { deadline: left, graph, version, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    match connection.receive(deadline)? {
+    match connection.ask(Request { graph, version, ..Request::new(body) }, &[], deadline)? {
         Reply::Rows { .. } => Ok(()),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
@@ -65,10 +62,7 @@ pub(crate) fn ask_server(
     deadline: Instant,
 ) -> Result<Reply, ClientError> {
     let mut connection = Connection::open(address, security, deadline)?;
-    let left = Some(time_left(address, deadline)?);
-    let request = Request { deadline: left, graph, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    connection.receive(deadline)
+    connection.ask(Request { graph, ..Request::new(body) }, &[], deadline)
 }
 
 /// Returns a tensor as a server describes it, if that can be. No server sends rows of no bytes.

@@ -20,7 +20,6 @@ use super::describe::tensor_info;
 use super::pull::FailedRequest;
 use super::retry::RetryBudget;
 use super::{Client, lock};
-use crate::connection::time_left;
 use crate::error::ClientError;
 use crate::route::PartSet;
 use crate::source::TensorInfo;
@@ -132,10 +131,8 @@ fn ask_one(
 ) -> Result<Declared, ClientError> {
     let endpoint = view.routes.shard_endpoint(server, 0);
     let mut connection = view.connection(endpoint, deadline)?;
-    let left = Some(time_left(view.address(server), deadline)?);
-    let request = Request { deadline: left, graph: view.graph, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    match connection.receive(deadline) {
+    let request = Request { graph: view.graph, ..Request::new(body) };
+    match connection.ask(request, &[], deadline) {
         Ok(Reply::Declared(declared)) => {
             view.give_back(endpoint, connection);
             Ok(declared)

@@ -12,14 +12,15 @@ use lodestore_graph::NodeId;
 use lodestore_schema::hello::{Agreement, hello, plain_hello};
 use lodestore_schema::limits::HELLO_BYTES;
 use lodestore_schema::{Failure, Reply, Request, RequestBody, WireError, WireVersions};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::read_buffer::{Head, ReadBuffer};
 use crate::security::Security;
 use crate::shared_memory::SharedMemory;
-use crate::socket::Stream;
+use crate::socket::{Stream, timespec};
 
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;
@@ -247,9 +248,8 @@ impl Connection {
     /// Returns whether no unrequested bytes have come, nor the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
         self.read_buffer.len() == 0
-            && poll(&mut fds, Some(&parallel_map)).is_ok_and(|n_ready| n_ready == 0)
+            && poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|n_ready| n_ready == 0)
     }
 
     /// Sends a request with the time left for it, and receives its reply, which has no rows.
@@ -400,6 +400,29 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// Waits until something has come over one of these connections, or the time is up; returns for
+/// each whether something has. `are_here` names those that have bytes which polling does not show.
+pub(crate) fn wait_for_any<'a>(
+    connections: impl Iterator<Item = &'a Connection>,
+    mut are_here: Vec<bool>,
+    until: Instant,
+) -> Result<Vec<bool>, ClientError> {
+    let left = match are_here.contains(&true) {
+        true => Duration::ZERO,
+        false => until.saturating_duration_since(Instant::now()),
+    };
+    let mut fds: Vec<PollFd<'_>> =
+        connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(ClientError::Poll { source: error.into() }),
+    }
+    for (is_here, fd) in are_here.iter_mut().zip(&fds) {
+        *is_here |= !fd.revents().is_empty();
+    }
+    Ok(are_here)
 }
 
 /// Returns the time until `deadline`, at least a millisecond; past it an error.

@@ -14,7 +14,7 @@ use crate::read_buffer::Head;
 
 /// How far the answer to a pull of volatile rows has come.
 pub(crate) struct VolatileProgress {
-    rows: Progress,
+    pub(crate) rows: Progress,
     /// Whether all rows are in place.
     has_rows: bool,
     /// Whether the head of the stamps has come.
@@ -51,11 +51,6 @@ impl Connection {
         };
         self.send_frame(request, body_bytes, append, deadline)?;
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
-    }
-
-    /// Returns whether bytes of an answer are buffered that polling the socket does not show.
-    pub(crate) fn has_buffered_volatile(&self, progress: &VolatileProgress) -> bool {
-        self.has_buffered(&progress.rows)
     }
 
     /// Writes the rows of an answer that have arrived to their places, without waiting for more.

@@ -216,7 +216,7 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.all_servers(deadline, &mut RetryBudget::new(&self.config, deadline))?
+        self.all_servers(&mut RetryBudget::new(&self.config, deadline))?
             .addresses()
             .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()

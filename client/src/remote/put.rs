@@ -106,7 +106,7 @@ impl Client {
         let mut view = self.current_view(put.deadline)?;
         // Drawn by the system: forked processes draw different ones.
         let (mut shares, id) = (put.by_part(&view)?, Uuid::new_v4().as_u128());
-        view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
+        view = self.find_writers(view, &mut shares, &mut retry)?;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
             bytes: put.rows.len() as u64,
@@ -127,8 +127,7 @@ impl Client {
             // No other server helps. A writer that a live map names comes back, at this address or
             // another: that is worth waiting for.
             let is_live = self.map.is_live();
-            let actions = failures.iter().map(|failed| match failed.action {
-                action if action.is_final() => RetryAction::None,
+            let actions = failures.iter().map(|failed| match failed.action.without_others() {
                 RetryAction::Again if is_live || view.is_on_its_way(failed) => {
                     RetryAction::Later(Duration::ZERO)
                 }
@@ -140,32 +139,25 @@ impl Client {
             std::thread::sleep(pause);
             let before = Arc::clone(&view);
             view = self.after_failures(view, &failures, put.deadline)?;
-            view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
+            view = self.find_writers(view, &mut shares, &mut retry)?;
             restart_elsewhere(&before, &view, &mut shares);
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the view of these writers. A
-    /// partition has none for a moment while it moves; then all servers are asked.
+    /// Finds the writer of each share that is not done, and returns the view of these writers.
     fn find_writers(
         &self,
-        mut view: Arc<ClusterView>,
+        view: Arc<ClusterView>,
         shares: &mut [Share],
-        deadline: Instant,
         retry: &mut RetryBudget,
     ) -> Result<Arc<ClusterView>, ClientError> {
-        loop {
-            let mut left = shares.iter_mut().filter(|share| !share.is_done);
-            let found = left.try_for_each(|share| {
-                let writer = view.writer_of(share.part)?;
-                share.writer = writer;
-                Ok(())
-            });
-            match found {
-                Ok(()) => return Ok(view),
-                Err(gap) => view = self.after_gap(view, gap, deadline, retry)?,
+        let (view, ()) = self.plan_on(view, retry, |view| {
+            for share in shares.iter_mut().filter(|share| !share.is_done) {
+                share.writer = view.writer_of(share.part)?;
             }
-        }
+            Ok(())
+        })?;
+        Ok(view)
     }
 }
 

@@ -265,8 +265,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let action = RetryAction::of(&error);
-            let action = if action.is_final() { RetryAction::None } else { action };
+            let action = RetryAction::of(&error).without_others();
             std::thread::sleep(retry.pause(action).ok_or(error)?);
         }
     }

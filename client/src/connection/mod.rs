@@ -124,25 +124,22 @@ impl Connection {
     ) -> Result<Self, ClientError> {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, reach_by, deadline)?;
-        let (address, opened) = (address.clone(), Instant::now());
-        let (read_buffer, shared, declined, frame) = (ReadBuffer::new(), None, None, Vec::new());
-        let (has_asked, has_answered, n_lendable) = (false, false, 0);
-        let (tiers, pulled_tensor, pulled_at) = (Vec::new(), 0, opened);
+        let opened = Instant::now();
         let mut connection = Self {
-            address,
+            address: address.clone(),
             stream,
             version: 0,
             opened,
-            read_buffer,
-            shared,
-            n_lendable,
-            tiers,
-            pulled_tensor,
-            pulled_at,
-            has_asked,
-            has_answered,
-            declined,
-            frame,
+            read_buffer: ReadBuffer::new(),
+            shared: None,
+            n_lendable: 0,
+            tiers: Vec::new(),
+            pulled_tensor: 0,
+            pulled_at: opened,
+            has_asked: false,
+            has_answered: false,
+            declined: None,
+            frame: Vec::new(),
         };
         connection.stream.set_deadline(deadline, true);
         connection.write(hello)?;

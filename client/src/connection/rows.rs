@@ -24,7 +24,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// How far an answer has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Rows that are in place.
     done: usize,
@@ -47,17 +47,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
-        Self {
-            done: 0,
-            chunk_end: 0,
-            straight: None,
-            has_begun: false,
-            is_lent: false,
-            was_lent: false,
-            has_looked: false,
-            needed: PREFIX_BYTES,
-            versions: Versions::default(),
-        }
+        Self { needed: PREFIX_BYTES, ..Self::default() }
     }
 
     /// Returns the versions that the server's partitions have reached, of a whole answer.

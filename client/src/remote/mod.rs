@@ -151,10 +151,9 @@ impl Client {
         let current = Arc::clone(&view.read().unwrap_or_else(PoisonError::into_inner));
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
-        let (scratch, volatile) = (PerProcess::new(), PerProcess::new());
-        let hedges = Hedges::new(config.hedged_share);
-        let floors = Arc::new(Floors::new(book.n_parts().into()));
         Ok(Self {
+            hedges: Hedges::new(config.hedged_share),
+            floors: Arc::new(Floors::new(book.n_parts().into())),
             config,
             book,
             tensors,
@@ -165,10 +164,8 @@ impl Client {
             map_changes,
             has_heard_all,
             view,
-            hedges,
-            floors,
-            scratch,
-            volatile,
+            scratch: PerProcess::new(),
+            volatile: PerProcess::new(),
         })
     }
 

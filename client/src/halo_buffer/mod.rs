@@ -196,16 +196,6 @@ impl RowSource for HaloBuffer {
     }
 
     /// Pulls as any source does; the stats are of the rows that the buffer lacked or wanted.
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,

@@ -304,16 +304,6 @@ impl RowSource for Client {
         self.config.pin.then_some(self.pinned)
     }
 
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,

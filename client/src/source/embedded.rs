@@ -44,12 +44,13 @@ impl RowSource for EmbeddedSource {
         true
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         _kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.store.gather(tensor, ids, out)?;
         self.stats_of(tensor, ids)

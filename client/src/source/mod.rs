@@ -37,7 +37,9 @@ pub trait RowSource: Send + Sync {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-    ) -> Result<PullStats, ClientError>;
+    ) -> Result<PullStats, ClientError> {
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
+    }
 
     /// Returns the same, and does `work` once while rows travel, if they do: after the
     /// requests are sent, before the answers are taken. A source whose rows are here need not.
@@ -48,10 +50,8 @@ pub trait RowSource: Send + Sync {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        _meanwhile: &mut dyn FnMut(),
-    ) -> Result<PullStats, ClientError> {
-        self.pull(tensor, ids, out, kind)
-    }
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError>;
 
     /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large
     /// one.

@@ -24,7 +24,6 @@ use crate::socket::{Stream, timespec};
 
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;
-pub(crate) use stamps::VolatileProgress;
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;

@@ -21,6 +21,8 @@ pub(crate) struct Place<'a> {
     pub(crate) positions: &'a [u32],
     pub(crate) row_bytes: usize,
     pub(crate) out: &'a mut [u8],
+    /// A place for the stamp of each row of `out`, where rows are volatile: stamps follow them.
+    pub(crate) stamps: Option<&'a mut [u32]>,
 }
 
 /// How far an answer has come.
@@ -39,9 +41,11 @@ pub(crate) struct Progress {
     /// Whether what had come before it was awaited has been looked at.
     has_looked: bool,
     /// Bytes that must have come before anything can be done.
-    needed: usize,
+    pub(super) needed: usize,
     /// Versions in the head of the last chunk.
     versions: Versions,
+    /// Whether the head of the stamps has come.
+    pub(super) has_stamps_head: bool,
 }
 
 impl Progress {
@@ -142,10 +146,13 @@ impl Connection {
                 }
             }
             if progress.has_begun && progress.done == place.positions.len() {
-                if progress.was_lent {
+                if std::mem::take(&mut progress.was_lent) {
                     self.say_taken()?;
                 }
-                return Ok(true);
+                return match &mut place.stamps {
+                    Some(stamps) => self.take_stamps(progress, place.positions, stamps),
+                    None => Ok(true),
+                };
             }
             match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Needs(n_bytes) => {

@@ -1,32 +1,15 @@
 //! Publications, and the answer to a pull of volatile rows: rows as in any pull, and then their
 //! stamps.
 
-use std::io::{self, Read};
 use std::time::Instant;
 
 use lodestore_graph::NodeId;
 use lodestore_schema::{Reply, Request};
 
 use super::rows::neighbours;
-use super::{Connection, Place, Progress};
+use super::{Connection, Progress};
 use crate::error::ClientError;
 use crate::read_buffer::Head;
-
-/// How far the answer to a pull of volatile rows has come.
-pub(crate) struct VolatileProgress {
-    pub(crate) rows: Progress,
-    /// Whether all rows are in place.
-    has_rows: bool,
-    /// Whether the head of the stamps has come.
-    has_head: bool,
-}
-
-impl VolatileProgress {
-    /// Returns the state of an awaited answer.
-    pub(crate) fn new() -> Self {
-        Self { rows: Progress::new(), has_rows: false, has_head: false }
-    }
-}
 
 impl Connection {
     /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Adjacent
@@ -53,47 +36,32 @@ impl Connection {
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
-    /// Returns whether these are all. `stamps` has a place for each row of the pull.
-    pub(crate) fn take_volatile(
+    /// Writes the stamps that follow the rows of an answer to their places. Returns whether they have
+    /// come.
+    pub(super) fn take_stamps(
         &mut self,
-        progress: &mut VolatileProgress,
-        place: &mut Place<'_>,
+        progress: &mut Progress,
+        positions: &[u32],
         stamps: &mut [u32],
-        deadline: Instant,
     ) -> Result<bool, ClientError> {
-        if !progress.has_rows {
-            progress.has_rows = self.take_rows(&mut progress.rows, place, deadline)?;
-            if !progress.has_rows {
-                return Ok(false);
+        if !progress.has_stamps_head {
+            match self.read_buffer.head().map_err(|source| self.wire(source))? {
+                Head::Needs(n_bytes) => {
+                    progress.needed = n_bytes;
+                    return Ok(false);
+                }
+                Head::Whole(reply, body_bytes) => {
+                    self.check_stamps(reply, positions.len(), body_bytes)?;
+                    progress.has_stamps_head = true;
+                }
             }
         }
-        self.stream.set_deadline(deadline, false);
-        let n_rows = place.positions.len();
-        let n_bytes = size_of_val(place.positions);
-        loop {
-            let needed = if progress.has_head {
-                if self.read_buffer.len() >= n_bytes {
-                    break;
-                }
-                n_bytes
-            } else {
-                match self.read_buffer.head().map_err(|source| self.wire(source))? {
-                    Head::Needs(needed) => needed,
-                    Head::Whole(reply, body_bytes) => {
-                        self.check_stamps(reply, n_rows, body_bytes)?;
-                        progress.has_head = true;
-                        continue;
-                    }
-                }
-            };
-            match self.read_buffer.read_more(|buffer| self.stream.read(buffer), needed) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                read => self.has_read(read)?,
-            }
+        progress.needed = size_of_val(positions);
+        if self.read_buffer.len() < progress.needed {
+            return Ok(false);
         }
-        let (found, _) = self.read_buffer.take(n_bytes).as_chunks::<4>();
-        for (&position, stamp) in place.positions.iter().zip(found) {
+        let (found, _) = self.read_buffer.take(progress.needed).as_chunks::<4>();
+        for (&position, stamp) in positions.iter().zip(found) {
             stamps[position as usize] = u32::from_le_bytes(*stamp);
         }
         Ok(true)

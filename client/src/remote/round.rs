@@ -178,7 +178,7 @@ impl<'a> Round<'a> {
         let (piece, server, sent) = (*piece, asked.server, asked.sent);
         let (positions, row_bytes) = (pieces[piece].positions, pull.row_bytes);
         let had_begun = asked.progress.has_begun();
-        let mut place = Place { positions, row_bytes, out };
+        let mut place = Place { positions, row_bytes, out, stamps: None };
         let taken = asked.connection.take_rows(&mut asked.progress, &mut place, asked.until);
         let health = view.routes.health(server);
         if !had_begun && asked.progress.has_begun() {

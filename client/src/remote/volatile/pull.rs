@@ -15,7 +15,7 @@ use super::super::cluster_view::ClusterView;
 use super::super::pull::FailedRequest;
 use super::super::retry::RetryBudget;
 use super::wire_name;
-use crate::connection::{Connection, Place, VolatileProgress, wait_for_any};
+use crate::connection::{Connection, Place, Progress, wait_for_any};
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::volatile::{StampWanted, VolatileInfo};
@@ -38,7 +38,7 @@ struct VolatileRequest<'a> {
     /// Positions of its rows in the share.
     positions: &'a [u32],
     connection: Connection,
-    progress: VolatileProgress,
+    progress: Progress,
 }
 
 impl Client {
@@ -144,17 +144,13 @@ fn try_all(
             }
             let end = share.ids.len().min(first + IDS_PER_PULL_MAX);
             match ask(view, pull, endpoint, &share.ids[first..end]) {
-                Ok(connection) => {
-                    let (positions, progress) =
-                        (&share.positions[first..end], VolatileProgress::new());
-                    in_flight.push(VolatileRequest {
-                        endpoint,
-                        share,
-                        positions,
-                        connection,
-                        progress,
-                    });
-                }
+                Ok(connection) => in_flight.push(VolatileRequest {
+                    endpoint,
+                    share,
+                    positions: &share.positions[first..end],
+                    connection,
+                    progress: Progress::new(),
+                }),
                 Err(error) => failures.push((endpoint, failed(view, endpoint, share, error))),
             }
         }
@@ -205,7 +201,7 @@ fn receive(
 ) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
     let mut failures = Vec::new();
     while !in_flight.is_empty() {
-        let is_here = |one: &VolatileRequest<'_>| one.connection.has_buffered(&one.progress.rows);
+        let is_here = |one: &VolatileRequest<'_>| one.connection.has_buffered(&one.progress);
         let are_here = in_flight.iter().map(is_here).collect();
         let connections = in_flight.iter().map(|one| &one.connection);
         let ready = wait_for_any(connections, are_here, pull.deadline)?;
@@ -214,9 +210,13 @@ fn receive(
         let mut left = Vec::with_capacity(in_flight.len());
         for mut one in in_flight {
             let taken = if ready.next().unwrap_or(false) {
-                let mut place =
-                    Place { positions: one.positions, row_bytes: pull.row_bytes, out: &mut *out };
-                one.connection.take_volatile(&mut one.progress, &mut place, stamps, pull.deadline)
+                let mut place = Place {
+                    positions: one.positions,
+                    row_bytes: pull.row_bytes,
+                    out: &mut *out,
+                    stamps: Some(&mut *stamps),
+                };
+                one.connection.take_rows(&mut one.progress, &mut place, pull.deadline)
             } else if is_late {
                 let address = view.routes.endpoints[one.endpoint].address.clone();
                 Err(ClientError::Deadline { address })

@@ -164,11 +164,9 @@ impl Client {
 /// Has those shares begin again whose writer is another server by now, or has started since.
 fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Share]) {
     for share in shares.iter_mut().filter(|share| !share.is_done) {
-        let (address, instance) = (now.address(share.writer), now.instance(share.writer));
-        let is_same = before
-            .position(address)
-            .is_some_and(|at| before.instance(at) == instance && instance != 0);
-        if !is_same {
+        let writer = now.describes(share.writer);
+        let known = before.position(now.address(share.writer));
+        if !known.is_some_and(|at| before.describes(at).is_same_server(writer)) {
             (share.n_sent, share.n_pieces) = (0, 0);
         }
     }

@@ -108,6 +108,16 @@ impl VolatileInfo {
         let bad = |error: TensorSpecError| ClientError::BadVolatile { reason: error.to_string() };
         self.tensor.check().map_err(bad)
     }
+
+    /// Checks that a tier for rows of `row_bytes` can be before the tensor.
+    fn check_tier(&self, row_bytes: usize, keeps_stamps: bool) -> Result<(), ClientError> {
+        let TensorInfo { name, .. } = &self.tensor;
+        ClientError::check_tier(name, self.tensor.row_bytes(), row_bytes)?;
+        match keeps_stamps {
+            true => Ok(()),
+            false => Err(ClientError::TierStamps { tensor: name.clone() }),
+        }
+    }
 }
 
 impl StampWanted {

@@ -3,7 +3,6 @@
 mod connections;
 mod current;
 mod endpoints;
-mod gaps;
 mod refresh;
 
 use std::collections::BTreeSet;
@@ -11,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::reply::Description;
+use lodestore_schema::reply::{Description, Role};
 
 use crate::address::Address;
 use crate::connection::Connection;
@@ -77,11 +76,6 @@ impl ClusterView {
         &self.servers[server].1
     }
 
-    /// Returns the number that a server has drawn when it started.
-    pub(super) fn instance(&self, server: usize) -> u64 {
-        self.servers[server].1.instance
-    }
-
     /// Returns the one server that takes puts of a partition.
     pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
         self.routes.writer_of(part, &self.servers)
@@ -91,4 +85,38 @@ impl ClusterView {
     pub(super) fn roams(&self) -> bool {
         self.servers.iter().any(|(_, description)| description.roams)
     }
+
+    /// Returns whether a partition is missing: no server has it, none that is away had it, and it
+    /// is on its way to none. When all have answered there is nothing to wait for.
+    pub(super) fn is_missing(&self, part: PartId) -> bool {
+        let arrives = |description: &Description| description.arriving.contains(&part.0);
+        self.routes.servers_of(part).is_empty()
+            && !self.away.contains(&part.0)
+            && !self.servers.iter().any(|(_, description)| arrives(description))
+    }
+
+    /// Notes, where this view has come after `before`, the partitions of servers that are away.
+    fn find_away(&mut self, before: &Self) {
+        let gone = before.servers.iter().filter(|(address, _)| self.position(address).is_none());
+        let theirs = gone.flat_map(|(_, description)| &description.parts);
+        self.away = theirs.chain(&before.away).copied().collect();
+        let routes = &self.routes;
+        self.away.retain(|&part| routes.servers_of(PartId(part)).is_empty());
+    }
+
+    /// Returns whether `other` has a partition that none of these servers has, or takes puts of one
+    /// of which none of them does.
+    fn needs(&self, servers: &[(Address, Description)], other: &Description) -> bool {
+        if servers.iter().any(|(_, it)| it.is_same_server(other)) {
+            return false;
+        }
+        let has = |part: u16, role: Role| {
+            let states = servers.iter().filter_map(|(_, it)| it.state(part));
+            states.into_iter().any(|it| role != Role::Writer || it.role == Role::Writer)
+        };
+        other.held().any(|(part, state)| !has(part, state.role))
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,8 +197,7 @@ impl VolatileSource for Client {
         let info = self.volatile(tensor)?;
         let row_bytes = info.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
-        let stamps = self.pull_stamps(&info, ids, wanted, out)?;
-        Ok(VolatilePulled { stamps, n_found: 0 })
+        Ok(VolatilePulled { stamps: self.pull_stamps(&info, ids, wanted, out)? })
     }
 
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {

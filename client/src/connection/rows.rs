@@ -9,9 +9,9 @@ use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Reply, Versions};
 
 use super::Connection;
+use crate::buffer::scatter;
 use crate::error::ClientError;
 use crate::read_buffer::Head;
-use crate::scatter::scatter;
 
 /// Reads of one connection before the others have their turn.
 const READS_MAX: usize = 8;

@@ -10,8 +10,8 @@ use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 
 /// Bytes of rows that filling the buffer pulls together.

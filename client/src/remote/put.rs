@@ -61,8 +61,6 @@ struct Share {
 
 /// A piece that was sent and is not answered.
 struct Sent {
-    /// Place among the shares.
-    share: usize,
     endpoint: usize,
     connection: Connection,
     n_rows: usize,
@@ -186,13 +184,11 @@ fn try_round(
     let unfinished = shares.iter().enumerate().filter(|(_, share)| !share.is_done);
     for (at, share) in unfinished.take(PIECES_AT_ONCE) {
         match send_piece(view, put, id, share) {
-            Ok((endpoint, connection, n_rows)) => {
-                in_flight.push(Sent { share: at, endpoint, connection, n_rows });
-            }
+            Ok(sent) => in_flight.push((at, sent)),
             Err(error) => failures.push((at, error)),
         }
     }
-    for Sent { share: at, endpoint, mut connection, n_rows } in in_flight {
+    for (at, Sent { endpoint, mut connection, n_rows }) in in_flight {
         let share = &mut shares[at];
         let error = match connection.receive(put.deadline) {
             Ok(Reply::Pushed { version }) => {
@@ -239,7 +235,7 @@ fn send_piece(
     put: &Put<'_>,
     id: u128,
     share: &Share,
-) -> Result<(usize, Connection, usize), ClientError> {
+) -> Result<Sent, ClientError> {
     let left = &share.positions[share.n_sent..];
     let positions = &left[..left.len().min(put.rows_per_piece())];
     let first = put.ids[positions[0] as usize].0 - view.routes.book.range(share.part).start;
@@ -258,7 +254,7 @@ fn send_piece(
     let body = RequestBody::Push(push);
     let request = Request { deadline: time, graph: view.graph, ..Request::new(body) };
     connection.send_push(&request, put.ids, put.rows, positions, put.deadline)?;
-    Ok((endpoint, connection, positions.len()))
+    Ok(Sent { endpoint, connection, n_rows: positions.len() })
 }
 
 #[cfg(test)]

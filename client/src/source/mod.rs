@@ -14,8 +14,8 @@ pub use lodestore_schema::request::PullKind;
 pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///

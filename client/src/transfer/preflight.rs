@@ -19,7 +19,8 @@ use crate::route::same_graph;
 /// not know.
 pub(super) fn was_here(plan: &TransferPlan) -> Result<TransferStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
-    let version = version_here(plan)?;
+    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
+    let version = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?.version();
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
         (true, false) => NOT_GIVEN_UP,
@@ -45,13 +46,6 @@ pub(super) fn check_taken(plan: &TransferPlan) -> Result<(), ClientError> {
     }
     let reason = format!("{} has a copy of it; {NOT_GIVEN_UP}", plan.into.display());
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
-}
-
-/// Returns the committed version of the partition in its place.
-fn version_here(plan: &TransferPlan) -> Result<u32, ClientError> {
-    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
-    let live = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?;
-    Ok(live.version())
 }
 
 /// Has the target's server take a step, if there is one; waits within the deadline while it is

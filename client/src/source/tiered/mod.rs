@@ -10,8 +10,8 @@ use lodestore_cache::{PolicySpec, SharedTier};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use lodestore_schema::reply::Description;
-use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{Reply, Request, RequestBody};
 
@@ -18,7 +17,7 @@ pub(crate) fn describe(
     security: &Security,
     deadline: Instant,
 ) -> Result<Description, ClientError> {
-    match ask_server(address, security, 0, RequestBody::Describe, deadline)? {
+    match ask_server(address, security, Request::new(RequestBody::Describe), deadline)? {
         Reply::Description(description) => Ok(description),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
@@ -29,40 +28,20 @@ pub(super) fn stats(
     security: &Security,
     deadline: Instant,
 ) -> Result<ServerStats, ClientError> {
-    match ask_server(address, security, 0, RequestBody::Stat, deadline)? {
+    match ask_server(address, security, Request::new(RequestBody::Stat), deadline)? {
         Reply::Stats(stats) => Ok(stats),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
 }
 
-/// Has a server keep `version` for readers, as it does for each pull that names it: by one of no
-/// rows.
-pub(super) fn keep_version(
-    address: &Address,
-    security: &Security,
-    graph: u64,
-    version: u32,
-    deadline: Instant,
-) -> Result<(), ClientError> {
-    let mut connection = Connection::open(address, security, deadline)?;
-    let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
-    match connection.ask(Request { graph, version, ..Request::new(body) }, &[], deadline)? {
-        Reply::Rows { .. } => Ok(()),
-        _ => Err(ClientError::Confused { address: address.clone() }),
-    }
-}
-
-/// Sends one request over a connection of its own to the common address. It is for the graph of
-/// this tag; 0 is for whichever is served there.
+/// Sends one request over a connection of its own to the common address.
 pub(crate) fn ask_server(
     address: &Address,
     security: &Security,
-    graph: u64,
-    body: RequestBody,
+    request: Request,
     deadline: Instant,
 ) -> Result<Reply, ClientError> {
-    let mut connection = Connection::open(address, security, deadline)?;
-    connection.ask(Request { graph, ..Request::new(body) }, &[], deadline)
+    Connection::open(address, security, deadline)?.ask(request, &[], deadline)
 }
 
 /// Returns a tensor as a server describes it, if that can be. No server sends rows of no bytes.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::FailureCode;
 use lodestore_schema::reply::Description;
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 
 use crate::address::Address;
 use crate::cluster::ClusterMap;
@@ -334,8 +334,9 @@ impl RowSource for Client {
     }
 }
 
-/// Has servers keep a version for this client, from before its first pull on; `false` where one of
-/// them keeps it no longer. One that has gone away meanwhile is left to the pulls.
+/// Has servers keep a version for this client, from before its first pull on: they do for each pull
+/// that names it, such as one of no rows. Returns `false` where one of them keeps it no longer. One
+/// that has gone away meanwhile is left to the pulls.
 fn keep_version(
     servers: &[(Address, Description)],
     version: u32,
@@ -347,7 +348,12 @@ fn keep_version(
     let replicas = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
     let replicas: Vec<_> = replicas.filter(|(_, it)| has_it(it)).collect();
     let keep = |(address, description): &&(Address, Description)| {
-        describe::keep_version(address, security, description.graph_tag(), version, deadline)
+        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+        let request = Request { graph: description.graph_tag(), version, ..Request::new(body) };
+        match ask_server(address, security, request, deadline)? {
+            Reply::Rows { .. } => Ok(()),
+            _ => Err(ClientError::Confused { address: address.clone() }),
+        }
     };
     for kept in parallel::parallel_map(&replicas, keep) {
         match kept {

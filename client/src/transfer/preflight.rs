@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::PartId;
 use lodestore_schema::reply::Description;
 use lodestore_schema::request::CopyStep;
-use lodestore_schema::{FailureCode, Reply, RequestBody};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
 use super::{PAUSE, TransferPlan, TransferStats};
@@ -52,8 +52,8 @@ pub(super) fn check_taken(plan: &TransferPlan) -> Result<(), ClientError> {
 /// busy.
 pub(super) fn ask_target(plan: &TransferPlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
-    let body = RequestBody::Copy { part: plan.part.0, step };
-    let ask = |end| match ask_server(to, &plan.config.security, 0, body, end)? {
+    let request = Request::new(RequestBody::Copy { part: plan.part.0, step });
+    let ask = |end| match ask_server(to, &plan.config.security, request.clone(), end)? {
         Reply::Copied(_) => Ok(()),
         _ => Err(ClientError::Confused { address: to.clone() }),
     };

@@ -36,8 +36,8 @@ impl Connection {
         self.write(&rows[range]).map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Writes the stamps that follow the rows of an answer to their places. Returns whether they have
-    /// come.
+    /// Writes the stamps that follow the rows of an answer to their places. Returns whether they
+    /// have come.
     pub(super) fn take_stamps(
         &mut self,
         progress: &mut Progress,

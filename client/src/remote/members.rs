@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_schema::reply::Description;
 
 use super::Client;
-use super::cluster_view::{ClusterView, RefreshOutcome};
+use super::cluster_view::ClusterView;
 use super::describe::describe;
 use super::discovery::{are_all, find};
 use super::parallel::parallel_map;
@@ -99,8 +99,8 @@ impl Client {
         }
     }
 
-    /// Returns what `plan` finds in the view, and the view. Where a partition has no server, which is
-    /// so for a moment while it moves, all servers are asked again.
+    /// Returns the view that `plan` succeeds on, and its result. Where a partition has no server,
+    /// which is so for a moment while it moves, all servers are asked again.
     pub(super) fn plan_on<T>(
         &self,
         mut view: Arc<ClusterView>,
@@ -204,7 +204,7 @@ impl Client {
         if addresses.is_empty() {
             addresses = view.addresses().cloned().collect();
         }
-        let RefreshOutcome { view: found, all_answered } = view.refreshed(&addresses, deadline)?;
+        let (found, all_answered) = view.refreshed(&addresses, deadline)?;
         let all_answered = all_answered && is_current;
         let Some(found) = found else { return Ok((view, all_answered)) };
         let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);

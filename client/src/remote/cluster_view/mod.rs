@@ -21,7 +21,6 @@ use crate::security::Security;
 pub(crate) use connections::SharingMode;
 pub(super) use current::CurrentView;
 use endpoints::PortProbe;
-pub(super) use refresh::RefreshOutcome;
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
 /// with other shards or ports.

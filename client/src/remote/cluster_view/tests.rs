@@ -1,7 +1,5 @@
 //! Writers that are missing or two, and partitions that are nowhere.
 
-use std::time::Instant;
-
 use lodestore_schema::reply::PartState;
 
 use super::refresh::restarted;

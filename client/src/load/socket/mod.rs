@@ -140,11 +140,8 @@ impl LoadSocket {
         // Polling the socket does not show bytes that TLS has decrypted and not handed out.
         let n_reads_max = if self.link.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
-            match self
-                .link
-                .read_buffer
-                .read_more(|buffer| self.link.stream.read(buffer), self.needed)
-            {
+            let Nonblocking { stream, read_buffer, .. } = &mut self.link;
+            match read_buffer.read_more(|buffer| stream.read(buffer), self.needed) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(_) => self.use_up(row_bytes, check, ended)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

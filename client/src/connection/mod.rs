@@ -2,7 +2,6 @@
 
 mod rows;
 mod shared_memory;
-mod stamps;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -172,28 +171,6 @@ impl Connection {
         }
         let body: &[u8] = bytemuck::cast_slice(ids);
         self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
-    }
-
-    /// Sends a push: ids and rows are those at `positions` of `ids` and of `rows`.
-    pub(crate) fn send_push(
-        &mut self,
-        request: &Request,
-        ids: &[NodeId],
-        rows: &[u8],
-        positions: &[u32],
-        deadline: Instant,
-    ) -> Result<(), ClientError> {
-        let row_bytes = rows.len() / ids.len().max(1);
-        let body_bytes = positions.len() * (size_of::<NodeId>() + row_bytes);
-        let body = |frame: &mut Vec<u8>| {
-            for &position in positions {
-                frame.extend_from_slice(&ids[position as usize].0.to_le_bytes());
-            }
-            for &position in positions {
-                frame.extend_from_slice(&rows[position as usize * row_bytes..][..row_bytes]);
-            }
-        };
-        self.send_frame(request, body_bytes, body, deadline)
     }
 
     /// Sends a request with the `body_bytes` bytes that `body` appends.

@@ -253,7 +253,7 @@ fn send_piece(
     };
     let body = RequestBody::Push(push);
     let request = Request { deadline: time, graph: view.graph, ..Request::new(body) };
-    connection.send_push(&request, put.ids, put.rows, positions, put.deadline)?;
+    connection.send_rows(&request, put.ids, put.rows, positions, put.deadline)?;
     Ok(Sent { endpoint, connection, n_rows: positions.len() })
 }
 

@@ -301,7 +301,7 @@ impl Sending {
         let body = RequestBody::Publish(Publish { name, n_rows, stamp });
         let time = Some(time_left(address, deadline)?);
         let request = Request { deadline: time, graph, ..Request::new(body) };
-        connection.send_publication(&request, ids, rows, positions, deadline)?;
+        connection.send_rows(&request, ids, rows, positions, deadline)?;
         self.n_sent += positions.len();
         self.unanswered.push_back(positions.len());
         Ok(())

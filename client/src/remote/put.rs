@@ -164,7 +164,7 @@ fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Shar
     for share in shares.iter_mut().filter(|share| !share.is_done) {
         let writer = now.describes(share.writer);
         let known = before.position(now.address(share.writer));
-        if !known.is_some_and(|at| before.describes(at).is_same_server(writer)) {
+        if known.is_none_or(|at| !before.describes(at).is_same_server(writer)) {
             (share.n_sent, share.n_pieces) = (0, 0);
         }
     }

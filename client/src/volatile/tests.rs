@@ -1,7 +1,12 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lodestore_cache::device::TierShape;
+use lodestore_cache::device::{Device, DeviceSettings};
+use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::volatile::VolatileError;
+use lodestore_cache::{DeviceTier, PolicySpec, SharedTier};
 use lodestore_graph::PartitionBook;
 use lodestore_store::Dtype;
 use proptest::prelude::*;
@@ -11,6 +16,8 @@ use super::*;
 const N_NODES: u32 = 48;
 const WIDTH: u32 = 24;
 const ROW_BYTES: usize = WIDTH as usize;
+/// Bounds the age of no row, so that stamps are kept.
+const ANY_AGE: Option<u32> = Some(u32::MAX);
 
 fn row_of(node: u32, stamp: Stamp) -> Vec<u8> {
     let mut row: Vec<u8> = (0..WIDTH).map(|i| (node * 31 + stamp * 7 + i) as u8).collect();
@@ -22,12 +29,18 @@ fn rows_of(ids: &[NodeId], stamp: Stamp) -> Vec<u8> {
     ids.iter().flat_map(|id| row_of(id.0, stamp)).collect()
 }
 
-fn memory() -> EmbeddedVolatile {
+fn memory() -> Arc<EmbeddedVolatile> {
     let book = PartitionBook::new(vec![0, N_NODES / 2, N_NODES]).unwrap();
     let memory = EmbeddedVolatile::new(&book, 1 << 20);
     let tensor = TensorInfo { name: "h1".into(), dtype: Dtype::U8, width: WIDTH };
     memory.declare(&VolatileInfo { tensor, range_rows: 0 }).unwrap();
-    memory
+    Arc::new(memory)
+}
+
+fn tier(n_slots: u32, max_age: Option<u32>) -> Arc<SharedTier> {
+    let settings = SharedSettings { max_age, ..SharedSettings::default() };
+    let tier = SharedTier::of_slots(n_slots, ROW_BYTES, N_NODES, &PolicySpec::Clock, settings);
+    Arc::new(tier.unwrap())
 }
 
 /// Numbers that look random and are the same in every run.
@@ -57,29 +70,37 @@ fn check(ids: &[NodeId], rows: &[u8], pulled: &VolatilePulled, min_stamp: Stamp)
 }
 
 #[test]
-fn no_interleaving_serves_a_row_that_is_older_than_asked() {
+fn no_interleaving_has_a_tier_serve_a_row_that_is_older_than_asked() {
     const LAST: Stamp = 3_000;
     let memory = memory();
+    let tier = tier(20, ANY_AGE);
     let newest = [AtomicU32::new(0), AtomicU32::new(0)];
-    let n_publishing = AtomicU32::new(2);
+    let (begun, n_publishing) = (Instant::now(), AtomicU32::new(2));
+    // On a busy machine pulls come between few of the first publications.
+    let is_enough = || tier.stats().stale > 100 || begun.elapsed() > Duration::from_secs(60);
     std::thread::scope(|scope| {
         for part in 0..2u32 {
             let (memory, newest) = (&memory, &newest[part as usize]);
-            let n_publishing = &n_publishing;
+            let (is_enough, n_publishing) = (&is_enough, &n_publishing);
             scope.spawn(move || {
                 let range = part * N_NODES / 2..(part + 1) * N_NODES / 2;
                 let ids: Vec<NodeId> = range.clone().map(NodeId).collect();
                 let mut publisher = memory.publisher();
                 publisher.claim("h1", &[range]).unwrap();
-                for stamp in 1..=LAST {
+                for stamp in 1.. {
                     publisher.publish("h1", &ids, &rows_of(&ids, stamp), stamp).unwrap();
                     newest.store(stamp, Ordering::Release);
+                    if stamp >= LAST && is_enough() {
+                        break;
+                    }
                 }
                 n_publishing.fetch_sub(1, Ordering::Release);
             });
         }
         for worker in 0..3 {
-            let (memory, newest, n_publishing) = (&memory, &newest, &n_publishing);
+            let source: Arc<dyn VolatileSource> = memory.clone();
+            let source = TieredVolatile::new(source, "h1", Arc::clone(&tier)).unwrap();
+            let (newest, n_publishing) = (&newest, &n_publishing);
             scope.spawn(move || {
                 let mut numbers = Numbers(worker);
                 let (mut out, mut n_turns) = (vec![0; 12 * ROW_BYTES], 0);
@@ -89,7 +110,7 @@ fn no_interleaving_serves_a_row_that_is_older_than_asked() {
                     let min_stamp = all.saturating_sub(numbers.below(4)).max(1);
                     let ids = numbers.ids(12);
                     let wanted = StampWanted::awaited(min_stamp);
-                    let pulled = memory.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
+                    let pulled = source.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
                     assert!(pulled.is_whole());
                     check(&ids, &out, &pulled, min_stamp);
                     n_turns += 1;
@@ -100,16 +121,25 @@ fn no_interleaving_serves_a_row_that_is_older_than_asked() {
             });
         }
     });
+    let stats = tier.stats();
+    assert!(stats.hits > 1000 && stats.stale > 100, "the tier was at work: {stats:?}");
 }
 
 proptest! {
-    /// Against what was published last.
+    /// Both tiers, one before the other, against what was published last.
     #[test]
-    fn rows_that_will_do_are_served_and_the_others_are_lacking(
+    fn tiers_serve_what_will_do_and_pull_the_rest(
         steps in prop::collection::vec((any::<bool>(), 0u32..1000, 0u32..4), 1..120),
     ) {
         let memory = memory();
-        let mut out = vec![0xEE; 6 * ROW_BYTES];
+        let host = tier(16, ANY_AGE);
+        let source = TieredVolatile::new(memory.clone(), "h1", Arc::clone(&host)).unwrap();
+        let settings = DeviceSettings { max_age: ANY_AGE, ..DeviceSettings::default() };
+        let device = Device::host();
+        let on_device =
+            DeviceTier::new(&device, TierShape { capacity_rows: 8, row_bytes: ROW_BYTES, id_space: N_NODES }, &PolicySpec::Lru, settings).unwrap();
+        let on_device = DeviceVolatile::new(Arc::new(source), "h1", on_device).unwrap();
+        let mut batch = on_device.batch_tensor(6).unwrap();
         let mut publisher = memory.publisher();
         publisher.claim("h1", &[0..N_NODES]).unwrap();
         let mut stamps = vec![None::<Stamp>; N_NODES as usize];
@@ -123,38 +153,54 @@ proptest! {
                 continue;
             }
             let min_stamp = now.saturating_sub(back);
-            let wanted = StampWanted::now(min_stamp);
-            let pulled = memory.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
             let known = |id: &NodeId| stamps[id.0 as usize].filter(|&stamp| stamp >= min_stamp);
-            let known = ids.iter().map(|id| known(id).unwrap_or(NO_STAMP));
-            prop_assert_eq!(&pulled.stamps, &known.collect::<Vec<_>>());
-            check(&ids, &out, &pulled, min_stamp);
+            let n_lacking = ids.iter().filter(|id| known(id).is_none()).count();
+            match on_device.gather(&ids, StampWanted::now(min_stamp), &mut batch) {
+                Ok(()) => {
+                    prop_assert_eq!(n_lacking, 0);
+                    let mut rows = vec![0; ids.len() * ROW_BYTES];
+                    batch.read(&mut rows).unwrap();
+                    for (id, row) in ids.iter().zip(rows.chunks_exact(ROW_BYTES)) {
+                        let stamp = Stamp::from_le_bytes(row[..4].try_into().unwrap());
+                        prop_assert!(stamp >= min_stamp && Some(stamp) <= known(id));
+                        prop_assert_eq!(row, &row_of(id.0, stamp)[..]);
+                    }
+                }
+                Err(ClientError::Lacking { n_lacking: found, .. }) => {
+                    prop_assert!(found > 0 && found <= n_lacking);
+                }
+                Err(error) => prop_assert!(false, "{error}"),
+            }
         }
     }
 }
 
 #[test]
-fn a_row_is_served_by_the_stamp_that_it_has_until_a_claim_begins_again() {
+fn a_row_that_will_do_is_not_pulled_again_and_a_forgotten_one_is() {
     let memory = memory();
+    let source = TieredVolatile::new(memory.clone(), "h1", tier(N_NODES, ANY_AGE)).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let mut publisher = memory.publisher();
+    let mut publisher = source.publisher();
     publisher.claim("h1", &[0..N_NODES]).unwrap();
     publisher.publish("h1", &ids, &rows_of(&ids, 5), 5).unwrap();
     let mut out = vec![0; ids.len() * ROW_BYTES];
     let mut pull = |min_stamp| {
         let wanted = StampWanted::now(min_stamp);
-        let pulled = memory.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
+        let pulled = source.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
         check(&ids, &out, &pulled, min_stamp);
-        (pulled.oldest(), pulled.lacking().len())
+        (pulled.n_found, pulled.oldest(), pulled.lacking().len())
     };
-    assert_eq!(pull(2), (Some(5), 0));
-    assert_eq!(pull(5), (Some(5), 0));
-    assert_eq!(pull(6), (None, 48));
+    assert_eq!(pull(2), (0, Some(5), 0));
+    // By the stamp that it had, not by the one that was asked for.
+    assert_eq!(pull(5), (48, Some(5), 0));
+    assert_eq!(pull(6), (0, None, 48));
     publisher.publish("h1", &ids[..10], &rows_of(&ids[..10], 7), 7).unwrap();
-    assert_eq!(pull(6), (Some(7), 38));
-    assert_eq!(pull(5), (Some(5), 0), "ten of them were written over");
+    assert_eq!(pull(6), (0, Some(7), 38));
+    assert_eq!(pull(5), (48, Some(5), 0), "ten of them were written over");
+    // A claim begins again, and the tier forgets its rows.
     publisher.claim("h1", &[0..N_NODES]).unwrap();
-    assert_eq!(pull(0), (None, 48));
+    source.forget(&ids);
+    assert_eq!(pull(0), (0, None, 48));
 }
 
 #[test]
@@ -216,6 +262,9 @@ fn what_is_wrong_is_said() {
     assert!(matches!(error, ClientError::Volatile(VolatileError::Stamp { .. })), "{error}");
     let error = first.publish("h1", &[NodeId(1)], &row[1..], 9).unwrap_err();
     assert!(matches!(error, ClientError::BufferSize { .. }), "{error}");
+    let source: Arc<dyn VolatileSource> = memory.clone();
+    let error = TieredVolatile::new(source, "h1", tier(4, None)).err().unwrap();
+    assert!(text(error).contains("max_age"));
     drop(first);
     second.claim("h1", &[0..48]).unwrap();
 }

@@ -197,7 +197,8 @@ impl VolatileSource for Client {
         let info = self.volatile(tensor)?;
         let row_bytes = info.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
-        Ok(VolatilePulled { stamps: self.pull_stamps(&info, ids, wanted, out)? })
+        let stamps = self.pull_stamps(&info, ids, wanted, out)?;
+        Ok(VolatilePulled { stamps, n_found: 0 })
     }
 
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {

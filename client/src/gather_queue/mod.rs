@@ -141,10 +141,11 @@ impl GatherQueue {
         if let Some(&node) = ids.iter().find(|node| node.0 >= n_nodes) {
             return Err(ClientError::UnknownNode { node, n_nodes });
         }
-        let end = Instant::now() + time;
+        // Not an end, which a long time would have no instant for.
+        let start = Instant::now();
         let mut state = lock(&self.inner.state);
         while state.waiting.len() + state.n_pulled >= self.inner.bounds.window {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = time.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }

@@ -11,8 +11,8 @@ use lodestore_graph::fork::PerProcess;
 use super::{
     NO_STAMP, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 
 /// A source whose rows of one volatile tensor pass through a [`SharedTier`] that keeps their
 /// stamps.

@@ -69,16 +69,11 @@ impl fmt::Display for Address {
 impl Address {
     /// Returns the address of shard `shard` of the server at this common address.
     pub(crate) fn of_shard(&self, shard: u16, port: Option<u16>) -> Self {
-        match self {
-            Self::Tcp(common) => match port {
-                Some(port) => Self::Tcp(SocketAddr::new(common.ip(), port)),
-                None => self.clone(),
-            },
-            Self::Host { name, .. } => match port {
-                Some(port) => Self::Host { name: Arc::clone(name), port },
-                None => self.clone(),
-            },
-            Self::Unix(path) => Self::Unix(shard_socket(path, shard)),
+        match (self, port) {
+            (Self::Unix(path), _) => Self::Unix(shard_socket(path, shard)),
+            (Self::Tcp(common), Some(port)) => Self::Tcp(SocketAddr::new(common.ip(), port)),
+            (Self::Host { name, .. }, Some(port)) => Self::Host { name: Arc::clone(name), port },
+            (common, None) => common.clone(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of one batch of rows.
+//! The memory of one batch of rows, and rows put where each belongs in it.
 
 use bytemuck::Pod;
 
@@ -42,16 +42,39 @@ impl RowBuffer {
         bytemuck::cast_slice(&self.bytes()[..whole])
     }
 
-    /// Returns the rows as elements, to be changed in place.
-    pub fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
-        let whole = self.n_bytes / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut self.bytes_mut()[..whole])
+    /// Returns the memory, and the length of the rows in bytes.
+    #[must_use]
+    pub fn into_words(self) -> (Vec<u64>, usize) {
+        (self.words, self.n_bytes)
+    }
+}
+
+/// Copies row `i` of `rows` to row `positions[i]` of `out`, which has room for all of them.
+pub(crate) fn scatter(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mut [u8]) {
+    for (row, &position) in rows.chunks_exact(row_bytes).zip(positions) {
+        out[position as usize * row_bytes..][..row_bytes].copy_from_slice(row);
+    }
+}
+
+/// Moves the last `positions.len()` rows of `rows` to `positions`, first row first.
+///
+/// Row `i` of `k` is at `n - k + i`. The rising positions leave room for the `k - 1 - i` after it,
+/// so `positions[i] <= n - k + i`: no move overwrites a row that is still to move.
+pub(crate) fn spread(rows: &mut [u8], row_bytes: usize, positions: &[u32]) {
+    let mut from = rows.len() - positions.len() * row_bytes;
+    for &position in positions {
+        let to = position as usize * row_bytes;
+        if to != from {
+            rows.copy_within(from..from + row_bytes, to);
+        }
+        from += row_bytes;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn keeps_its_memory_for_smaller_batches() {
@@ -66,7 +89,25 @@ mod tests {
         assert_eq!(buffer.elements::<u16>(), [0x0707; 4]);
         buffer.resize(5);
         assert_eq!(buffer.elements::<f32>().len(), 1);
-        buffer.elements_mut::<f32>()[0] = 1.5;
-        assert_eq!(buffer.bytes()[..4], 1.5f32.to_ne_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn spread_agrees_with_a_second_buffer(
+            wanted in prop::collection::vec(any::<bool>(), 0..40),
+            row_bytes in 1usize..5,
+        ) {
+            let positions: Vec<u32> = (0..).zip(&wanted).filter(|(_, w)| **w).map(|(i, _)| i)
+                .collect();
+            let mut rows: Vec<u8> = (0..wanted.len() * row_bytes).map(|i| i as u8).collect();
+            let tail = rows[(wanted.len() - positions.len()) * row_bytes..].to_vec();
+            spread(&mut rows, row_bytes, &positions);
+            for (i, &position) in positions.iter().enumerate() {
+                prop_assert_eq!(
+                    &rows[position as usize * row_bytes..][..row_bytes],
+                    &tail[i * row_bytes..][..row_bytes]
+                );
+            }
+        }
     }
 }

@@ -26,6 +26,7 @@ pub(crate) struct FakeServer {
     state: Arc<State>,
 }
 
+#[derive(Default)]
 struct State {
     description: Description,
     /// Whether it is of wire version 3, which knows no ranges.
@@ -84,38 +85,17 @@ impl FakeServer {
         };
         let mut description = Description {
             graph: [7; 16],
-            n_edges: 0,
             bounds: vec![0, PART_NODES, 2 * PART_NODES],
             parts: parts.to_vec(),
             tensors: vec![tensor],
             shard_ports: vec![address.port()],
             n_shards: 1,
             version: 1,
-            writable: false,
-            shares: false,
-            roams: false,
             instance: address.port().into(),
             ..Description::default()
         };
         change(&mut description);
-        let state = Arc::new(State {
-            description,
-            is_plain: false.into(),
-            hello_us: 0.into(),
-            delay_us: 0.into(),
-            slow_one_in: 0.into(),
-            slow_us: 0.into(),
-            breaks: false.into(),
-            refuses: false.into(),
-            falsifies: false.into(),
-            pause_us: 0.into(),
-            skew: Mutex::default(),
-            push_version: 0.into(),
-            n_to_lose: 0.into(),
-            n_pulls: 0.into(),
-            n_described: 0.into(),
-            n_given_up: 0.into(),
-        });
+        let state = Arc::new(State { description, ..State::default() });
         let served = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {

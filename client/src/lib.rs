@@ -45,7 +45,6 @@ pub mod prefetch;
 mod read_buffer;
 pub mod remote;
 mod route;
-mod scatter;
 pub mod scheduled;
 pub mod security;
 mod shared_memory;

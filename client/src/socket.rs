@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -14,8 +13,8 @@ use lodestore_graph::fork::Generation;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, Shutdown, SocketAddrUnix,
-    SocketFlags, SocketType, recvmsg, shutdown,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, recvmsg, send, shutdown,
 };
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -30,19 +29,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connected socket of either kind. Every wait of a read or a write ends by its deadline: a peer
 /// that sends a byte now and then cannot stretch it.
 pub(crate) struct Socket {
-    /// The system itself never waits on it.
-    kind: Kind,
+    /// A TCP or a Unix socket, on which the system itself never waits.
+    fd: OwnedFd,
     /// Without one nothing waits.
     deadline: Option<Instant>,
     /// Whether reads wait.
     reads_wait: bool,
     /// Origin of the connection.
     process: Generation,
-}
-
-enum Kind {
-    Tcp(TcpStream),
-    Unix(UnixStream),
 }
 
 /// Byte stream of a connection: TCP, Unix, with or without TLS.
@@ -64,17 +58,16 @@ impl Stream {
     ) -> Result<Self, ClientError> {
         let by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         let reach_by = reach_by.min(by);
-        let kind = match address {
-            Address::Tcp(at) => Kind::tcp(&[*at], reach_by),
+        let fd = match address {
+            Address::Tcp(at) => connect_tcp(&[*at], reach_by),
             Address::Host { name, port } => {
-                resolve(name, *port, reach_by).and_then(|found| Kind::tcp(&found, reach_by))
+                resolve(name, *port, reach_by).and_then(|found| connect_tcp(&found, reach_by))
             }
-            Address::Unix(path) => Kind::unix(path),
+            Address::Unix(path) => connect_unix(path),
         };
-        let kind =
-            kind.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
+        let fd = fd.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
         // A peer that has accepted the connection has the whole time, for keys as for the hello.
-        let socket = Socket::new(kind, deadline);
+        let socket = Socket::new(fd, deadline);
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
         };
@@ -121,14 +114,14 @@ impl Stream {
         &mut self,
         buffer: &mut [u8],
     ) -> io::Result<(usize, Option<OwnedFd>)> {
-        let Self::Plain(Socket { kind: Kind::Unix(_), .. }) = self else {
+        let Self::Plain(socket) = self else {
             return Ok((self.read(buffer)?, None));
         };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
-        let n_bytes = self.socket_mut().read_by(|kind| {
-            Ok(recvmsg(kind.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes)
+        let n_bytes = socket.read_by(|fd| {
+            Ok(recvmsg(fd, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes)
         })?;
         let descriptors = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
@@ -139,9 +132,13 @@ impl Stream {
 
     /// Returns whether this process has connected it, and not one that it was forked from.
     pub(crate) fn is_own(&self) -> bool {
+        self.socket().process.is_current()
+    }
+
+    fn socket(&self) -> &Socket {
         match self {
-            Self::Plain(socket) => socket.process.is_current(),
-            Self::Tls(stream) => stream.sock.process.is_current(),
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => &stream.sock,
         }
     }
 
@@ -188,33 +185,30 @@ fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr
     found.recv_timeout(left).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-impl Kind {
-    /// Returns the first of several addresses that takes the connection.
-    fn tcp(addresses: &[SocketAddr], by: Instant) -> io::Result<Self> {
-        let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-        for (address, n_left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
-            let left = by.saturating_duration_since(Instant::now()) / n_left;
-            result = TcpStream::connect_timeout(address, left.max(Duration::from_millis(1)));
-            if result.is_ok() {
-                break;
-            }
+/// Connects to the first of several addresses that takes the connection.
+fn connect_tcp(addresses: &[SocketAddr], by: Instant) -> io::Result<OwnedFd> {
+    let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for (address, n_left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let left = by.saturating_duration_since(Instant::now()) / n_left;
+        result = TcpStream::connect_timeout(address, left.max(Duration::from_millis(1)));
+        if result.is_ok() {
+            break;
         }
-        let stream = result?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(Self::Tcp(stream))
     }
+    let stream = result?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
 
-    /// Connects without waiting: a server whose queue is full counts as absent.
-    fn unix(path: &Path) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-            Ok(()) => Ok(Self::Unix(UnixStream::from(socket))),
-            Err(Errno::ACCESS) => Err(not_allowed(path)),
-            Err(error) => Err(error.into()),
-        }
+/// Connects without waiting: a server whose queue is full counts as absent.
+fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(socket),
+        Err(Errno::ACCESS) => Err(not_allowed(path)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -229,34 +223,25 @@ fn not_allowed(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }
 
-impl AsFd for Kind {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
 impl Socket {
-    fn new(kind: Kind, deadline: Instant) -> Self {
-        Self { kind, deadline: Some(deadline), reads_wait: true, process: Generation::now() }
+    fn new(fd: OwnedFd, deadline: Instant) -> Self {
+        Self { fd, deadline: Some(deadline), reads_wait: true, process: Generation::now() }
     }
 
     /// Tries until something has come, or the deadline has.
-    fn read_by<T>(&mut self, read: impl FnMut(&mut Kind) -> io::Result<T>) -> io::Result<T> {
+    fn read_by<T>(&self, read: impl FnMut(&OwnedFd) -> io::Result<T>) -> io::Result<T> {
         let deadline = self.deadline.filter(|_| self.reads_wait);
         self.waiting(PollFlags::IN, deadline, read)
     }
 
     fn waiting<T>(
-        &mut self,
+        &self,
         until: PollFlags,
         deadline: Option<Instant>,
-        mut exchange: impl FnMut(&mut Kind) -> io::Result<T>,
+        mut exchange: impl FnMut(&OwnedFd) -> io::Result<T>,
     ) -> io::Result<T> {
         loop {
-            match (exchange(&mut self.kind), deadline) {
+            match (exchange(&self.fd), deadline) {
                 (Err(error), Some(deadline)) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(until, deadline)?;
                 }
@@ -270,7 +255,7 @@ impl Socket {
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        match poll(&mut [PollFd::new(&self.kind, until)], Some(&timespec(left))) {
+        match poll(&mut [PollFd::new(&self.fd, until)], Some(&timespec(left))) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -284,10 +269,7 @@ pub(crate) fn timespec(time: Duration) -> Timespec {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.read_by(|kind| match kind {
-            Kind::Tcp(stream) => stream.read(buffer),
-            Kind::Unix(stream) => stream.read(buffer),
-        })
+        self.read_by(|fd| Ok(rustix::io::read(fd, &mut *buffer)?))
     }
 }
 
@@ -297,17 +279,15 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if self.process.is_current() {
             // It may be over already.
-            let _ = shutdown(&self.kind, Shutdown::Both);
+            let _ = shutdown(&self.fd, Shutdown::Both);
         }
     }
 }
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.waiting(PollFlags::OUT, self.deadline, |kind| match kind {
-            Kind::Tcp(stream) => stream.write(bytes),
-            Kind::Unix(stream) => stream.write(bytes),
-        })
+        let flags = SendFlags::NOSIGNAL;
+        self.waiting(PollFlags::OUT, self.deadline, |fd| Ok(send(fd, bytes, flags)?))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -362,15 +342,14 @@ impl Drop for Stream {
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Plain(socket) => socket.kind.as_fd(),
-            Self::Tls(stream) => stream.sock.kind.as_fd(),
-        }
+        self.socket().fd.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
     use super::*;
 
     #[test]
@@ -384,7 +363,7 @@ mod tests {
         let start = Instant::now();
         let deadline = start + Duration::from_millis(300);
         ours.set_nonblocking(true).unwrap();
-        let mut socket = Socket::new(Kind::Unix(ours), deadline);
+        let mut socket = Socket::new(ours.into(), deadline);
         let error = socket.read_exact(&mut [0; 1000]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let took = start.elapsed();
@@ -403,14 +382,14 @@ mod tests {
     #[test]
     fn a_name_without_an_address_is_reported_and_a_full_queue_is_not_waited_for() {
         let by = Instant::now() + Duration::from_secs(10);
-        assert!(Kind::tcp(&[], by).is_err());
+        assert!(connect_tcp(&[], by).is_err());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("full.sock");
-        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _listener = UnixListener::bind(&path).unwrap();
         let mut waiting = Vec::new();
         let refused = loop {
-            match Kind::unix(&path) {
-                Ok(kind) => waiting.push(kind),
+            match connect_unix(&path) {
+                Ok(fd) => waiting.push(fd),
                 Err(error) => break error,
             }
             assert!(waiting.len() < 10_000, "its queue has an end");

@@ -54,12 +54,13 @@ impl RowSource for TestSource {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         std::thread::sleep(self.delay);
         let less = |good: u64| good.checked_sub(1);

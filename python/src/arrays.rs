@@ -1,7 +1,7 @@
 //! numpy arrays: element types, memory for rows, and access to their bytes.
 
 use bytemuck::Pod;
-use lodestore_client::gather_queue::GatheredRows;
+use lodestore_client::buffer::RowBuffer;
 use lodestore_client::source::TensorInfo;
 use lodestore_store::Dtype;
 use numpy::{
@@ -211,7 +211,7 @@ impl<'py> RowArray<'py> {
     /// Makes an array of gathered rows, without a copy.
     pub(crate) fn from_gathered<T: Element>(
         py: Python<'py>,
-        rows: GatheredRows,
+        rows: RowBuffer,
         layout: RowLayout,
     ) -> Result<Self, Error> {
         let (words, n_bytes) = rows.into_words();

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lodestore_client::gather_queue::{GatheredRows, Ticket};
+use lodestore_client::buffer::RowBuffer;
+use lodestore_client::gather_queue::Ticket;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -69,7 +70,7 @@ impl Future {
     fn deliver<'py>(
         &self,
         py: Python<'py>,
-        rows: GatheredRows,
+        rows: RowBuffer,
         out: Option<&Py<PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Error> {
         if let Some(out) = out {
@@ -95,7 +96,7 @@ impl Future {
         let state = self.state.lock_py_attached(py);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         if let State::Pending(out) = &*state {
-            let rows = self.ticket.take().unwrap_or(Ok(GatheredRows::default()));
+            let rows = self.ticket.take().unwrap_or(Ok(RowBuffer::default()));
             let delivered = rows.map_err(Error::from);
             let delivered = delivered.and_then(|rows| self.deliver(py, rows, out.as_ref()));
             *state = match delivered {

@@ -2,7 +2,6 @@
 
 mod rows;
 mod shared_memory;
-mod stamps;
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,18 +11,18 @@ use lodestore_graph::NodeId;
 use lodestore_schema::hello::{Agreement, hello, plain_hello};
 use lodestore_schema::limits::HELLO_BYTES;
 use lodestore_schema::{Failure, Reply, Request, RequestBody, WireError, WireVersions};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::read_buffer::{Head, ReadBuffer};
 use crate::security::Security;
 use crate::shared_memory::SharedMemory;
-use crate::socket::Stream;
+use crate::socket::{Stream, timespec};
 
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;
-pub(crate) use stamps::VolatileProgress;
 
 /// First byte of what a server under TLS answers to a hello in the clear: an alert.
 const TLS_ALERT: u8 = 0x15;
@@ -123,25 +122,22 @@ impl Connection {
     ) -> Result<Self, ClientError> {
         time_left(address, deadline)?;
         let stream = Stream::connect(address, security, reach_by, deadline)?;
-        let (address, opened) = (address.clone(), Instant::now());
-        let (read_buffer, shared, declined, frame) = (ReadBuffer::new(), None, None, Vec::new());
-        let (has_asked, has_answered, n_lendable) = (false, false, 0);
-        let (tiers, pulled_tensor, pulled_at) = (Vec::new(), 0, opened);
+        let opened = Instant::now();
         let mut connection = Self {
-            address,
+            address: address.clone(),
             stream,
             version: 0,
             opened,
-            read_buffer,
-            shared,
-            n_lendable,
-            tiers,
-            pulled_tensor,
-            pulled_at,
-            has_asked,
-            has_answered,
-            declined,
-            frame,
+            read_buffer: ReadBuffer::new(),
+            shared: None,
+            n_lendable: 0,
+            tiers: Vec::new(),
+            pulled_tensor: 0,
+            pulled_at: opened,
+            has_asked: false,
+            has_answered: false,
+            declined: None,
+            frame: Vec::new(),
         };
         connection.stream.set_deadline(deadline, true);
         connection.write(hello)?;
@@ -175,28 +171,6 @@ impl Connection {
         }
         let body: &[u8] = bytemuck::cast_slice(ids);
         self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
-    }
-
-    /// Sends a push: ids and rows are those at `positions` of `ids` and of `rows`.
-    pub(crate) fn send_push(
-        &mut self,
-        request: &Request,
-        ids: &[NodeId],
-        rows: &[u8],
-        positions: &[u32],
-        deadline: Instant,
-    ) -> Result<(), ClientError> {
-        let row_bytes = rows.len() / ids.len().max(1);
-        let body_bytes = positions.len() * (size_of::<NodeId>() + row_bytes);
-        let body = |frame: &mut Vec<u8>| {
-            for &position in positions {
-                frame.extend_from_slice(&ids[position as usize].0.to_le_bytes());
-            }
-            for &position in positions {
-                frame.extend_from_slice(&rows[position as usize * row_bytes..][..row_bytes]);
-            }
-        };
-        self.send_frame(request, body_bytes, body, deadline)
     }
 
     /// Sends a request with the `body_bytes` bytes that `body` appends.
@@ -247,9 +221,20 @@ impl Connection {
     /// Returns whether no unrequested bytes have come, nor the end.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
-        let parallel_map = Timespec { tv_sec: 0, tv_nsec: 0 };
         self.read_buffer.len() == 0
-            && poll(&mut fds, Some(&parallel_map)).is_ok_and(|n_ready| n_ready == 0)
+            && poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|n_ready| n_ready == 0)
+    }
+
+    /// Sends a request with the time left for it, and receives its reply, which has no rows.
+    pub(crate) fn ask(
+        &mut self,
+        request: Request,
+        ids: &[NodeId],
+        deadline: Instant,
+    ) -> Result<Reply, ClientError> {
+        let left = Some(time_left(&self.address, deadline)?);
+        self.send(&Request { deadline: left, ..request }, ids, deadline)?;
+        self.receive(deadline)
     }
 
     /// Receives a reply that has no rows; a failure is an error.
@@ -388,6 +373,29 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// Waits until something has come over one of these connections, or the time is up; returns for
+/// each whether something has. `are_here` names those that have bytes which polling does not show.
+pub(crate) fn wait_for_any<'a>(
+    connections: impl Iterator<Item = &'a Connection>,
+    mut are_here: Vec<bool>,
+    until: Instant,
+) -> Result<Vec<bool>, ClientError> {
+    let left = match are_here.contains(&true) {
+        true => Duration::ZERO,
+        false => until.saturating_duration_since(Instant::now()),
+    };
+    let mut fds: Vec<PollFd<'_>> =
+        connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
+    match poll(&mut fds, Some(&timespec(left))) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(ClientError::Poll { source: error.into() }),
+    }
+    for (is_here, fd) in are_here.iter_mut().zip(&fds) {
+        *is_here |= !fd.revents().is_empty();
+    }
+    Ok(are_here)
 }
 
 /// Returns the time until `deadline`, at least a millisecond; past it an error.

@@ -1,17 +1,19 @@
-//! The answer to a pull, taken as it arrives. Bytes that are there are put in place without a wait,
-//! so that several answers can arrive concurrently.
+//! Rows that are sent, and the answer to a pull, taken as it arrives. Bytes that are there are put
+//! in place without a wait, so that several answers can arrive concurrently. Stamps follow the rows
+//! of an answer where these are volatile.
 
 use std::io::{self, Read};
 use std::ops::Range;
 use std::time::Instant;
 
+use lodestore_graph::NodeId;
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::{Reply, Versions};
+use lodestore_schema::{Reply, Request, Versions};
 
 use super::Connection;
+use crate::buffer::scatter;
 use crate::error::ClientError;
 use crate::read_buffer::Head;
-use crate::scatter::scatter;
 
 /// Reads of one connection before the others have their turn.
 const READS_MAX: usize = 8;
@@ -21,10 +23,12 @@ pub(crate) struct Place<'a> {
     pub(crate) positions: &'a [u32],
     pub(crate) row_bytes: usize,
     pub(crate) out: &'a mut [u8],
+    /// A place for the stamp of each row of `out`, where rows are volatile: stamps follow them.
+    pub(crate) stamps: Option<&'a mut [u32]>,
 }
 
 /// How far an answer has come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Rows that are in place.
     done: usize,
@@ -42,22 +46,14 @@ pub(crate) struct Progress {
     needed: usize,
     /// Versions in the head of the last chunk.
     versions: Versions,
+    /// Whether the head of the stamps has come.
+    has_stamps_head: bool,
 }
 
 impl Progress {
     /// Returns the state of an awaited answer.
     pub(crate) fn new() -> Self {
-        Self {
-            done: 0,
-            chunk_end: 0,
-            straight: None,
-            has_begun: false,
-            is_lent: false,
-            was_lent: false,
-            has_looked: false,
-            needed: PREFIX_BYTES,
-            versions: Versions::default(),
-        }
+        Self { needed: PREFIX_BYTES, ..Self::default() }
     }
 
     /// Returns the versions that the server's partitions have reached, of a whole answer.
@@ -72,6 +68,37 @@ impl Progress {
 }
 
 impl Connection {
+    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Positions
+    /// ascend. Adjacent rows are sent without a copy.
+    pub(crate) fn send_rows(
+        &mut self,
+        request: &Request,
+        ids: &[NodeId],
+        rows: &[u8],
+        positions: &[u32],
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        let row_bytes = rows.len() / ids.len().max(1);
+        let body_bytes = positions.len() * (size_of::<NodeId>() + row_bytes);
+        let adjacent = neighbours(positions, row_bytes);
+        let body = |frame: &mut Vec<u8>| {
+            if adjacent.is_some() {
+                let first = positions.first().map_or(0, |&first| first as usize);
+                let ids = &ids[first..first + positions.len()];
+                return frame.extend_from_slice(bytemuck::cast_slice(ids));
+            }
+            for &position in positions {
+                frame.extend_from_slice(&ids[position as usize].0.to_le_bytes());
+            }
+            for &position in positions {
+                frame.extend_from_slice(&rows[position as usize * row_bytes..][..row_bytes]);
+            }
+        };
+        self.send_frame(request, body_bytes, body, deadline)?;
+        self.write(&rows[adjacent.unwrap_or_default()])
+            .map_err(|error| self.refusal().unwrap_or(error))
+    }
+
     /// Returns whether bytes of an answer are buffered that polling the socket does not show. A
     /// refusal for lack of room, sent with the hello, is one.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
@@ -152,10 +179,13 @@ impl Connection {
                 }
             }
             if progress.has_begun && progress.done == place.positions.len() {
-                if progress.was_lent {
+                if std::mem::take(&mut progress.was_lent) {
                     self.say_taken()?;
                 }
-                return Ok(true);
+                return match &mut place.stamps {
+                    Some(stamps) => self.take_stamps(progress, place.positions, stamps),
+                    None => Ok(true),
+                };
             }
             match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Needs(n_bytes) => {
@@ -226,6 +256,59 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// Writes the stamps that follow the rows of an answer to their places. Returns whether they
+    /// have come.
+    fn take_stamps(
+        &mut self,
+        progress: &mut Progress,
+        positions: &[u32],
+        stamps: &mut [u32],
+    ) -> Result<bool, ClientError> {
+        if !progress.has_stamps_head {
+            match self.read_buffer.head().map_err(|source| self.wire(source))? {
+                Head::Needs(n_bytes) => {
+                    progress.needed = n_bytes;
+                    return Ok(false);
+                }
+                Head::Whole(reply, body_bytes) => {
+                    self.check_stamps(reply, positions.len(), body_bytes)?;
+                    progress.has_stamps_head = true;
+                }
+            }
+        }
+        progress.needed = size_of_val(positions);
+        if self.read_buffer.len() < progress.needed {
+            return Ok(false);
+        }
+        let (found, _) = self.read_buffer.take(progress.needed).as_chunks::<4>();
+        for (&position, stamp) in positions.iter().zip(found) {
+            stamps[position as usize] = u32::from_le_bytes(*stamp);
+        }
+        Ok(true)
+    }
+
+    fn check_stamps(
+        &self,
+        reply: Reply,
+        n_rows: usize,
+        body_bytes: usize,
+    ) -> Result<(), ClientError> {
+        match reply {
+            Reply::Stamps { n_rows: found }
+                if found as usize == n_rows && body_bytes == n_rows * size_of::<u32>() =>
+            {
+                Ok(())
+            }
+            Reply::Failure(failure) => {
+                Err(ClientError::Refused { address: self.address.clone(), failure })
+            }
+            Reply::Stamps { n_rows: found } => Err(self.malformed(format!(
+                "stamps of {found} rows in {body_bytes} bytes; expected those of {n_rows} rows"
+            ))),
+            _ => Err(self.malformed("an answer of another kind")),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use lodestore_cache::volatile::VolatileError;
 use lodestore_cache::volatile_store::DeclareError;
 use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
-use lodestore_graph::{BookError, NodeId, PartId};
+use lodestore_graph::{NodeId, PartId};
 pub use lodestore_schema::FailureCode;
 use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
@@ -259,22 +259,12 @@ pub enum ClientError {
         /// The first that was named.
         other: Address,
     },
-    /// A server describes a partition book that cannot be.
-    #[error("{address} describes an impossible partition book: {source}")]
-    BadBook {
+    /// A server describes a partition book or a tensor that cannot be.
+    #[error("{address} describes {reason}")]
+    BadDescription {
         /// The server.
         address: Address,
-        /// The fault of it.
-        source: BookError,
-    },
-    /// A server describes a tensor that cannot be.
-    #[error("{address} describes tensor `{tensor}` as {reason}, which cannot be")]
-    BadTensor {
-        /// The server.
-        address: Address,
-        /// Name of the tensor.
-        tensor: String,
-        /// Its shape.
+        /// The description, and the fault of it.
         reason: String,
     },
     /// None of the servers holds a partition.

@@ -44,10 +44,7 @@ impl Link {
     /// Returns the role of the server for the partition now, if it has it.
     pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
         let deadline = Instant::now() + self.deadline;
-        let time = Some(time_left(&self.address, deadline)?);
-        let request = Request { deadline: time, ..Request::new(RequestBody::Describe) };
-        self.connection.send(&request, &[], deadline)?;
-        match self.connection.receive(deadline)? {
+        match self.connection.ask(Request::new(RequestBody::Describe), &[], deadline)? {
             Reply::Description(description) => Ok(description.state(self.part.0)),
             _ => Err(ClientError::Confused { address: self.address.clone() }),
         }

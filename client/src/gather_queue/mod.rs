@@ -43,14 +43,7 @@ pub struct GatherQueue {
 }
 
 /// The rows of a request, or why there are none.
-pub type GatherResult = Result<GatheredRows, ClientError>;
-
-/// The rows of one request, aligned for every dtype.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct GatheredRows {
-    words: Vec<u64>,
-    n_bytes: usize,
-}
+pub type GatherResult = Result<RowBuffer, ClientError>;
 
 /// A handle of a queued request; its rows are taken once.
 #[derive(Clone)]
@@ -98,28 +91,6 @@ struct SlotState {
     rows: Option<GatherResult>,
     /// Called when the rows arrive.
     callbacks: Vec<Box<dyn FnOnce() + Send>>,
-}
-
-impl GatheredRows {
-    fn new(n_bytes: usize) -> Self {
-        Self { words: vec![0; n_bytes.div_ceil(size_of::<u64>())], n_bytes }
-    }
-
-    /// Returns the rows.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.n_bytes]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.n_bytes]
-    }
-
-    /// Returns the memory, and the length of the rows in bytes.
-    #[must_use]
-    pub fn into_words(self) -> (Vec<u64>, usize) {
-        (self.words, self.n_bytes)
-    }
 }
 
 impl GatherQueue {
@@ -170,10 +141,11 @@ impl GatherQueue {
         if let Some(&node) = ids.iter().find(|node| node.0 >= n_nodes) {
             return Err(ClientError::UnknownNode { node, n_nodes });
         }
-        let end = Instant::now() + time;
+        // Not an end, which a long time would have no instant for.
+        let start = Instant::now();
         let mut state = lock(&self.inner.state);
         while state.waiting.len() + state.n_pulled >= self.inner.bounds.window {
-            let left = end.saturating_duration_since(Instant::now());
+            let left = time.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -255,7 +227,8 @@ impl QueueInner {
     }
 
     fn pull_one(&self, request: &Request) -> GatherResult {
-        let mut rows = GatheredRows::new(request.n_bytes());
+        let mut rows = RowBuffer::default();
+        rows.resize(request.n_bytes());
         let kind = PullKind::Sync;
         self.source.pull(&request.tensor, &request.ids, rows.bytes_mut(), kind)?;
         Ok(rows)
@@ -266,7 +239,7 @@ impl QueueInner {
         &self,
         group: &[Request],
         scratch: &mut RowBuffer,
-    ) -> Result<Vec<GatheredRows>, ClientError> {
+    ) -> Result<Vec<RowBuffer>, ClientError> {
         let mut distinct: Vec<NodeId> =
             group.iter().flat_map(|request| &request.ids).copied().collect();
         distinct.sort_unstable();
@@ -286,8 +259,9 @@ impl Request {
     }
 
     /// Copies the rows of the request from those of `distinct`, its ascending superset.
-    fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> GatheredRows {
-        let mut rows = GatheredRows::new(self.n_bytes());
+    fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> RowBuffer {
+        let mut rows = RowBuffer::default();
+        rows.resize(self.n_bytes());
         if self.row_bytes > 0 {
             for (id, row) in self.ids.iter().zip(rows.bytes_mut().chunks_exact_mut(self.row_bytes))
             {

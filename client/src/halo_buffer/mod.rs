@@ -10,8 +10,8 @@ use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
 
 /// Bytes of rows that filling the buffer pulls together.
@@ -196,16 +196,6 @@ impl RowSource for HaloBuffer {
     }
 
     /// Pulls as any source does; the stats are of the rows that the buffer lacked or wanted.
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,

@@ -19,10 +19,10 @@ use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::spread;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, PullAt, Residency};
-use crate::scatter::spread;
 use crate::source::{PullKind, PullStats};
 
 /// Chooses the hot set of an epoch: distinct ids that rise.

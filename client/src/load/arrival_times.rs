@@ -38,24 +38,20 @@ pub(super) struct Arrivals {
     next: f64,
 }
 
-/// Requests of an open loop that some threads make together.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ThreadPace {
-    /// Requests per second of all threads.
-    pub(super) rate: f64,
-    pub(super) spacing: Spacing,
-    pub(super) n_threads: usize,
-}
-
 impl Arrivals {
-    /// Returns the times of one thread of those that share a pace.
-    pub(super) fn new(pace: ThreadPace, thread: usize, words: Words, start: Instant) -> Self {
-        let ThreadPace { rate, spacing, n_threads } = pace;
-        let gap = n_threads as f64 / rate;
-        let mut arrivals = Self { gap, spacing, words, start, next: 0.0 };
-        match spacing {
-            Spacing::Poisson => arrivals.advance(),
-            Spacing::Fixed => arrivals.next = thread as f64 / rate,
+    /// Returns the times of one thread of several, whose starts are `gap` seconds apart on average;
+    /// evenly spaced ones begin `first` seconds after `start`.
+    pub(super) fn new(
+        spacing: Spacing,
+        gap: f64,
+        first: f64,
+        words: Words,
+        start: Instant,
+    ) -> Self {
+        let mut arrivals = Self { gap, spacing, words, start, next: first };
+        if spacing == Spacing::Poisson {
+            arrivals.next = 0.0;
+            arrivals.advance();
         }
         arrivals
     }
@@ -81,8 +77,7 @@ mod tests {
     fn starts(spacing: Spacing, thread: usize, n: usize) -> Vec<f64> {
         let start = Instant::now();
         let words = Words::new(3, thread as u64);
-        let pace = ThreadPace { rate: 1000.0, spacing, n_threads: 2 };
-        let mut arrivals = Arrivals::new(pace, thread, words, start);
+        let mut arrivals = Arrivals::new(spacing, 0.002, thread as f64 / 1000.0, words, start);
         let next = |_| {
             let at = arrivals.next().duration_since(start).as_secs_f64();
             arrivals.advance();

@@ -198,29 +198,23 @@ impl Zipf {
     /// Returns H(x), the integral of x^-s.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
-        ((1.0 - self.exponent) * log).exp_m1_over() * log
+        exp_m1_over((1.0 - self.exponent) * log) * log
     }
 
     fn inverse(&self, y: f64) -> f64 {
         let t = (y * (1.0 - self.exponent)).max(-1.0);
-        (t.ln_1p_over() * y).exp()
+        (ln_1p_over(t) * y).exp()
     }
 }
 
-/// (e^x − 1) / x and ln(1 + x) / x, right near 0 too: an exponent of 1 is no special case.
-trait NearZero {
-    fn exp_m1_over(self) -> f64;
-    fn ln_1p_over(self) -> f64;
+/// Returns (e^x − 1) / x, right near 0 too: an exponent of 1 is no special case.
+fn exp_m1_over(x: f64) -> f64 {
+    if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 }
 }
 
-impl NearZero for f64 {
-    fn exp_m1_over(self) -> f64 {
-        if self.abs() > 1e-8 { self.exp_m1() / self } else { 1.0 + self / 2.0 }
-    }
-
-    fn ln_1p_over(self) -> f64 {
-        if self.abs() > 1e-8 { self.ln_1p() / self } else { 1.0 - self / 2.0 }
-    }
+/// Returns ln(1 + x) / x, right near 0 too.
+fn ln_1p_over(x: f64) -> f64 {
+    if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::error::ClientError;
 use crate::remote::Client;
 use crate::remote::ClusterView;
 use crate::source::RowSource;
-use arrival_times::{Arrivals, ThreadPace};
+use arrival_times::Arrivals;
 use draw::{Drawer, Nodes, Words};
 use worker::Worker;
 
@@ -193,8 +193,8 @@ impl Client {
             Pace::Closed => None,
             Pace::Open { rate, spacing } => {
                 let words = Words::new(config.seed, 3 * thread as u64 + 2);
-                let pace = ThreadPace { rate, spacing, n_threads: config.threads };
-                Some(Arrivals::new(pace, thread, words, start))
+                let gap = config.threads as f64 / rate;
+                Some(Arrivals::new(spacing, gap, thread as f64 / rate, words, start))
             }
         };
         std::thread::scope(|scope| {

@@ -182,12 +182,16 @@ impl Tally {
         if intended >= self.window.1 || now < self.window.0 {
             return;
         }
-        match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
-            Ok(at) => self.errors[at].1 += 1,
-            Err(at) => self.errors.insert(at, (error, 1)),
-        }
+        self.count_error(error, 1);
         if error.has_waited() && self.is_measured(intended) {
             record(&mut self.of_mut(kind).latency_ns, now.duration_since(intended));
+        }
+    }
+
+    fn count_error(&mut self, error: LoadError, n: u64) {
+        match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
+            Ok(at) => self.errors[at].1 += n,
+            Err(at) => self.errors.insert(at, (error, n)),
         }
     }
 
@@ -210,12 +214,7 @@ impl Tally {
             tally.bytes += other.bytes;
         }
         add(&mut self.send_delay_ns, &other.send_delay_ns);
-        for &(error, n) in &other.errors {
-            match self.errors.binary_search_by_key(&error, |&(known, _)| known) {
-                Ok(at) => self.errors[at].1 += n,
-                Err(at) => self.errors.insert(at, (error, n)),
-            }
-        }
+        other.errors.iter().for_each(|&(error, n)| self.count_error(error, n));
         self.due += other.due;
         self.unsent += other.unsent;
         self.verified_rows += other.verified_rows;

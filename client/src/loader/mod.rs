@@ -12,9 +12,9 @@ use lodestore_graph::{NodeId, PartId};
 use rayon::prelude::*;
 
 use crate::buffer::RowBuffer;
+use crate::buffer::spread;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
-use crate::scatter::spread;
 use crate::source::{PullKind, PullStats, RowSource, TierRows};
 use split::{Counts, Split};
 

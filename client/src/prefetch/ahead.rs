@@ -58,35 +58,33 @@ pub(super) struct Preparer<'a> {
     pub(super) window: Shape,
     /// Where memory goes.
     pub(super) home: &'a SyncSender<Free>,
-    /// Where memory and places come from.
-    pub(super) free: &'a Receiver<Free>,
     pub(super) coming: &'a SyncSender<Coming>,
 }
 
 impl Preparer<'_> {
-    /// Runs the background thread. Memory and a place in the window come first, so that each claim
-    /// has both. At the start, where the trainer waits for them, fewer batches are loaded together.
+    /// Runs the background thread. Memory and a place in the window come first, by `free`, so that
+    /// each claim has both. At the start, where the trainer waits for them, fewer batches are loaded
+    /// together.
     ///
     /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that
     /// their pulls overlap. All others are loaded here, one group after the other: decisions of
     /// their source's tiers depend on the order of pulls.
-    pub(super) fn run(&self, loader: BatchLoader) {
+    pub(super) fn run(&self, loader: BatchLoader, free: &Receiver<Free>) {
         let n_memories = self.window.memories;
         // As many as can be in flight: none has to wait for another.
         let (jobs, queue) = sync_channel(n_memories as usize);
         let queue = Mutex::new(queue);
         thread::scope(|scope| {
-            let lane = Lane { queue: &queue, shared: self.shared, home: self.home };
-            let lanes = Lanes { scope, lane, jobs, n_lanes: 0, most: n_memories.min(LANES_MAX) };
-            self.dispatch(loader, lanes);
+            let (preparer, queue, most) = (self, &queue, n_memories.min(LANES_MAX));
+            self.dispatch(loader, free, Lanes { scope, preparer, queue, jobs, n_lanes: 0, most });
         });
     }
 
     /// Claims batches as there is memory for them, and has them loaded.
-    fn dispatch(&self, mut loader: BatchLoader, mut lanes: Lanes<'_, '_>) {
+    fn dispatch(&self, mut loader: BatchLoader, free: &Receiver<Free>, mut lanes: Lanes<'_, '_>) {
         let Self { source, shared, window, .. } = *self;
         let (mut memories, mut places, mut together) = (Vec::new(), window.places, 1);
-        while let Ok(free) = self.free.recv() {
+        while let Ok(free) = free.recv() {
             match free {
                 Free::Memory(rows) => memories.push(rows),
                 Free::Place => places += 1,
@@ -118,49 +116,39 @@ impl Preparer<'_> {
             }
         }
     }
+
+    /// Runs a lane: loads groups in the order of training until there are no more. The first group
+    /// in flight waits for no other, so that all come to their end.
+    fn run_lane(&self, queue: &Mutex<Receiver<Job>>, mut loader: BatchLoader) {
+        loop {
+            let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            match job {
+                Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self.home),
+                _ => return,
+            };
+        }
+    }
 }
 
 /// Threads that load groups of batches, as many as have been needed.
 struct Lanes<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    lane: Lane<'scope>,
+    preparer: &'scope Preparer<'scope>,
+    queue: &'scope Mutex<Receiver<Job>>,
     jobs: SyncSender<Job>,
     n_lanes: u32,
     most: u32,
-}
-
-/// State of one of them.
-#[derive(Clone, Copy)]
-struct Lane<'a> {
-    queue: &'a Mutex<Receiver<Job>>,
-    shared: &'a ClaimState,
-    /// Where memory goes.
-    home: &'a SyncSender<Free>,
 }
 
 impl<'scope> Lanes<'scope, '_> {
     /// Has a lane load a group; returns whether no lane is left.
     fn send(&mut self, job: Job, loader: &BatchLoader) -> bool {
         if self.n_lanes < self.most {
-            let (lane, loader) = (self.lane, loader.clone());
+            let (preparer, queue, loader) = (self.preparer, self.queue, loader.clone());
             self.n_lanes += 1;
-            self.scope.spawn(move || lane.run(loader));
+            self.scope.spawn(move || preparer.run_lane(queue, loader));
         }
         self.jobs.send(job).is_err()
-    }
-}
-
-impl Lane<'_> {
-    /// Loads groups in the order of training until there are no more. The first group in flight
-    /// waits for no other, so that all come to their end.
-    fn run(self, mut loader: BatchLoader) {
-        loop {
-            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            match job {
-                Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self.home),
-                _ => return,
-            };
-        }
     }
 }
 

@@ -214,8 +214,8 @@ impl<'scope> Prefetcher<'scope> {
             let source = Arc::clone(&source);
             let thread = scope.spawn(move || {
                 let (source, shared) = (&*source, &*shared);
-                let (home, free, coming) = (&home, &heard, &sender);
-                Preparer { source, shared, window, home, free, coming }.run(loader);
+                let (home, coming) = (&home, &sender);
+                Preparer { source, shared, window, home, coming }.run(loader, &heard);
             });
             Background { thread, coming, group: None, free }
         });

@@ -1,16 +1,13 @@
 //! Questions to a whole server: what it holds, and what it counted.
 
-use std::str::FromStr;
 use std::time::Instant;
 
 use lodestore_schema::reply::Description;
-use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{Reply, Request, RequestBody};
-use lodestore_store::Dtype;
 
 use crate::address::Address;
-use crate::connection::{Connection, time_left};
+use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::security::Security;
 use crate::source::TensorInfo;
@@ -20,7 +17,7 @@ pub(crate) fn describe(
     security: &Security,
     deadline: Instant,
 ) -> Result<Description, ClientError> {
-    match ask_server(address, security, 0, RequestBody::Describe, deadline)? {
+    match ask_server(address, security, Request::new(RequestBody::Describe), deadline)? {
         Reply::Description(description) => Ok(description),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
@@ -31,71 +28,36 @@ pub(super) fn stats(
     security: &Security,
     deadline: Instant,
 ) -> Result<ServerStats, ClientError> {
-    match ask_server(address, security, 0, RequestBody::Stat, deadline)? {
+    match ask_server(address, security, Request::new(RequestBody::Stat), deadline)? {
         Reply::Stats(stats) => Ok(stats),
         _ => Err(ClientError::Confused { address: address.clone() }),
     }
 }
 
-/// Has a server keep `version` for readers, as it does for each pull that names it: by one of no
-/// rows.
-pub(super) fn keep_version(
-    address: &Address,
-    security: &Security,
-    graph: u64,
-    version: u32,
-    deadline: Instant,
-) -> Result<(), ClientError> {
-    let mut connection = Connection::open(address, security, deadline)?;
-    let left = Some(time_left(address, deadline)?);
-    let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
-    let request = Request { deadline: left, graph, version, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    match connection.receive(deadline)? {
-        Reply::Rows { .. } => Ok(()),
-        _ => Err(ClientError::Confused { address: address.clone() }),
-    }
-}
-
-/// Sends one request over a connection of its own to the common address. It is for the graph of
-/// this tag; 0 is for whichever is served there.
+/// Sends one request over a connection of its own to the common address.
 pub(crate) fn ask_server(
     address: &Address,
     security: &Security,
-    graph: u64,
-    body: RequestBody,
+    request: Request,
     deadline: Instant,
 ) -> Result<Reply, ClientError> {
-    let mut connection = Connection::open(address, security, deadline)?;
-    let left = Some(time_left(address, deadline)?);
-    let request = Request { deadline: left, graph, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    connection.receive(deadline)
+    Connection::open(address, security, deadline)?.ask(request, &[], deadline)
 }
 
-pub(super) fn tensors(
+/// Returns a tensor as a server describes it, if that can be. No server sends rows of no bytes.
+pub(super) fn tensor_info(
     address: &Address,
-    from: &Description,
-) -> Result<Vec<TensorInfo>, ClientError> {
-    from.tensors
-        .iter()
-        .map(|tensor| {
-            let dtype = Dtype::from_str(&tensor.dtype).ok();
-            let info = dtype.map(|dtype| TensorInfo {
-                name: tensor.name.clone(),
-                dtype,
-                width: tensor.width,
-            });
-            info.filter(|info| info.row_bytes() == tensor.row_bytes as usize).ok_or_else(|| {
-                ClientError::BadTensor {
-                    address: address.clone(),
-                    tensor: tensor.name.clone(),
-                    reason: format!(
-                        "{} x {} in {} bytes",
-                        tensor.width, tensor.dtype, tensor.row_bytes
-                    ),
-                }
-            })
-        })
-        .collect()
+    name: &str,
+    dtype: &str,
+    width: u32,
+    row_bytes: u32,
+) -> Result<TensorInfo, ClientError> {
+    let known = dtype.parse().ok();
+    let info = known.map(|dtype| TensorInfo { name: name.to_owned(), dtype, width });
+    info.filter(|info| info.row_bytes() == row_bytes as usize).ok_or_else(|| {
+        let address = address.clone();
+        let reason =
+            format!("tensor `{name}` as {width} x {dtype} in {row_bytes} bytes, which cannot be");
+        ClientError::BadDescription { address, reason }
+    })
 }

@@ -128,11 +128,12 @@ fn find_some(
     security: &Security,
     deadline: Instant,
 ) -> Result<DiscoveredServers, ClientError> {
-    let members = map.members()?;
-    let ask = |address: &Address| {
-        (address.clone(), describe(address, security, describe_deadline(deadline)))
+    // Each has its own time, however many silent ones were asked before it.
+    let ask = |Member { address, .. }: &Member| {
+        let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
+        (address.clone(), describe(address, security, until))
     };
-    let all = parallel_map(&members, |member| ask(&member.address));
+    let all = parallel_map(&map.members()?, ask);
     let mut asked = DiscoveredServers { servers: Vec::new(), absent: Vec::new() };
     for (address, described) in all {
         match described {
@@ -141,12 +142,6 @@ fn find_some(
         }
     }
     Ok(asked)
-}
-
-/// Returns the time until which a server that is asked now is awaited. Each has its own time,
-/// however many silent ones were asked before it.
-fn describe_deadline(deadline: Instant) -> Instant {
-    deadline.min(Instant::now() + DESCRIBE_TIMEOUT)
 }
 
 /// Returns whether every server that the map names is among these.

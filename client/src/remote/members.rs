@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lodestore_schema::reply::Description;
 
 use super::Client;
-use super::cluster_view::{ClusterView, RefreshOutcome};
+use super::cluster_view::ClusterView;
 use super::describe::describe;
 use super::discovery::{are_all, find};
 use super::parallel::parallel_map;
@@ -24,11 +24,10 @@ impl Client {
     /// attempts.
     pub(super) fn all_servers(
         &self,
-        deadline: Instant,
         retry: &mut RetryBudget,
     ) -> Result<Arc<ClusterView>, ClientError> {
         while !self.has_heard_all.load(Ordering::Acquire) {
-            let servers = find(&self.map, &self.config, deadline)?;
+            let servers = find(&self.map, &self.config, retry.deadline)?;
             if are_all(&self.map, &servers) {
                 let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
                 *current = current.with_servers(servers)?;
@@ -40,7 +39,7 @@ impl Client {
                 if is_live { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
             std::thread::sleep(retry.pause(action).ok_or_else(|| self.unreachable())?);
         }
-        self.current_view(deadline)
+        self.current_view(retry.deadline)
     }
 
     /// Returns the error of a write that misses servers.
@@ -94,19 +93,34 @@ impl Client {
                 Err(gap) => gap,
             };
             view = match self.has_heard_all.load(Ordering::Acquire) {
-                true => self.after_gap(view, gap, deadline, &mut retry)?,
-                false => self.all_servers(deadline, &mut retry)?,
+                true => self.after_gap(view, gap, &mut retry)?,
+                false => self.all_servers(&mut retry)?,
             };
+        }
+    }
+
+    /// Returns the view that `plan` succeeds on, and its result. Where a partition has no server,
+    /// which is so for a moment while it moves, all servers are asked again.
+    pub(super) fn plan_on<T>(
+        &self,
+        mut view: Arc<ClusterView>,
+        retry: &mut RetryBudget,
+        mut plan: impl FnMut(&ClusterView) -> Result<T, ClientError>,
+    ) -> Result<(Arc<ClusterView>, T), ClientError> {
+        loop {
+            match plan(&view) {
+                Ok(found) => return Ok((view, found)),
+                Err(gap) => view = self.after_gap(view, gap, retry)?,
+            }
         }
     }
 
     /// Returns the view to continue with when `view` has no server for a partition, no writer of
     /// it, or two; any other error comes back.
-    pub(super) fn after_gap(
+    fn after_gap(
         &self,
         view: Arc<ClusterView>,
         error: ClientError,
-        deadline: Instant,
         retry: &mut RetryBudget,
     ) -> Result<Arc<ClusterView>, ClientError> {
         let part = match error {
@@ -118,9 +132,9 @@ impl Client {
         // The writer may be one that has not answered yet.
         let is_unwritten = matches!(error, ClientError::NoWriter { .. });
         if is_unwritten && !self.has_heard_all.load(Ordering::Acquire) {
-            return self.all_servers(deadline, retry);
+            return self.all_servers(retry);
         }
-        let (view, all_answered) = self.ask_all(view, deadline)?;
+        let (view, all_answered) = self.ask_all(view, retry.deadline)?;
         // Answers of different moments may both say so of a partition that moves: a second round
         // may not. Nothing else is waited for where a person must end it.
         let stays = !view.roams() && !self.map.is_live();
@@ -190,7 +204,7 @@ impl Client {
         if addresses.is_empty() {
             addresses = view.addresses().cloned().collect();
         }
-        let RefreshOutcome { view: found, all_answered } = view.refreshed(&addresses, deadline)?;
+        let (found, all_answered) = view.refreshed(&addresses, deadline)?;
         let all_answered = all_answered && is_current;
         let Some(found) = found else { return Ok((view, all_answered)) };
         let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);

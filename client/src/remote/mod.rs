@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::FailureCode;
 use lodestore_schema::reply::Description;
-use lodestore_schema::request::PullKind as WireKind;
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 
 use crate::address::Address;
 use crate::cluster::ClusterMap;
@@ -18,7 +17,7 @@ use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
-use describe::{stats, tensors};
+use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
 use pull::{AttemptStats, Pull};
@@ -136,7 +135,11 @@ impl Client {
         let servers = discovery::find(&map, &config, deadline)?;
         let has_heard_all = discovery::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
-        let (tensors, graph, n_edges) = (tensors(address, first)?, first.graph, first.n_edges);
+        let tensors = first.tensors.iter();
+        let tensors = tensors
+            .map(|it| tensor_info(address, &it.name, &it.dtype, it.width, it.row_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (graph, n_edges) = (first.graph, first.n_edges);
         let pinned = if config.pin { one_version(&servers)? } else { 0 };
         if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
             // Others were committed and compacted since the servers were asked.
@@ -148,10 +151,9 @@ impl Client {
         let current = Arc::clone(&view.read().unwrap_or_else(PoisonError::into_inner));
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
-        let (scratch, volatile) = (PerProcess::new(), PerProcess::new());
-        let hedges = Hedges::new(config.hedged_share);
-        let floors = Arc::new(Floors::new(book.n_parts().into()));
         Ok(Self {
+            hedges: Hedges::new(config.hedged_share),
+            floors: Arc::new(Floors::new(book.n_parts().into())),
             config,
             book,
             tensors,
@@ -162,10 +164,8 @@ impl Client {
             map_changes,
             has_heard_all,
             view,
-            hedges,
-            floors,
-            scratch,
-            volatile,
+            scratch: PerProcess::new(),
+            volatile: PerProcess::new(),
         })
     }
 
@@ -213,7 +213,7 @@ impl Client {
     /// When a server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
-        self.all_servers(deadline, &mut RetryBudget::new(&self.config, deadline))?
+        self.all_servers(&mut RetryBudget::new(&self.config, deadline))?
             .addresses()
             .map(|address| Ok((address.clone(), stats(address, &self.config.security, deadline)?)))
             .collect()
@@ -304,16 +304,6 @@ impl RowSource for Client {
         self.config.pin.then_some(self.pinned)
     }
 
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,
@@ -331,10 +321,7 @@ impl RowSource for Client {
             floors: Arc::clone(&self.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
-            kind: match kind {
-                PullKind::Sync => WireKind::Sync,
-                PullKind::Vector => WireKind::Vector,
-            },
+            kind,
             deadline: Instant::now() + self.config.deadline,
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
@@ -347,8 +334,9 @@ impl RowSource for Client {
     }
 }
 
-/// Has servers keep a version for this client, from before its first pull on; `false` where one of
-/// them keeps it no longer. One that has gone away meanwhile is left to the pulls.
+/// Has servers keep a version for this client, from before its first pull on: they do for each pull
+/// that names it, such as one of no rows. Returns `false` where one of them keeps it no longer. One
+/// that has gone away meanwhile is left to the pulls.
 fn keep_version(
     servers: &[(Address, Description)],
     version: u32,
@@ -360,7 +348,12 @@ fn keep_version(
     let replicas = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
     let replicas: Vec<_> = replicas.filter(|(_, it)| has_it(it)).collect();
     let keep = |(address, description): &&(Address, Description)| {
-        describe::keep_version(address, security, description.graph_tag(), version, deadline)
+        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+        let request = Request { graph: description.graph_tag(), version, ..Request::new(body) };
+        match ask_server(address, security, request, deadline)? {
+            Reply::Rows { .. } => Ok(()),
+            _ => Err(ClientError::Confused { address: address.clone() }),
+        }
     };
     for kept in parallel::parallel_map(&replicas, keep) {
         match kept {

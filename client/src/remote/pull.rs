@@ -54,7 +54,11 @@ impl Client {
         let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
         let mut work = Some(work);
         let mut answers = ServerAnswers::default();
-        view = self.split(view, pull, &(0..row_count(pull.ids)), buckets, &mut retry)?;
+        let tensor = pull.tensor.into();
+        let all = 0..row_count(pull.ids);
+        (view, ()) = self.plan_on(view, &mut retry, |view| {
+            view.routes.split(tensor, pull.ids, all.clone(), buckets)
+        })?;
         loop {
             let number = retry.attempts();
             let attempt = Attempt { view: &view, pull, hedges: &self.hedges, number };
@@ -73,26 +77,9 @@ impl Client {
             left.clear();
             left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
             left.sort_unstable();
-            let left = left.iter().copied();
-            view = self.split(view, pull, &left, buckets, &mut retry)?;
-        }
-    }
-
-    /// Sorts ids into buckets, and returns the view that these are of. Where no server has a
-    /// partition, which is so for a moment while it moves, all servers are asked again.
-    fn split(
-        &self,
-        mut view: Arc<ClusterView>,
-        pull: &Pull<'_>,
-        positions: &(impl Iterator<Item = u32> + Clone),
-        buckets: &mut Vec<Bucket>,
-        retry: &mut RetryBudget,
-    ) -> Result<Arc<ClusterView>, ClientError> {
-        loop {
-            match view.routes.split(pull.tensor.into(), pull.ids, positions.clone(), buckets) {
-                Ok(()) => return Ok(view),
-                Err(error) => view = self.after_gap(view, error, pull.deadline, retry)?,
-            }
+            (view, ()) = self.plan_on(view, &mut retry, |view| {
+                view.routes.split(tensor, pull.ids, left.iter().copied(), buckets)
+            })?;
         }
     }
 

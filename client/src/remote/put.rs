@@ -61,8 +61,6 @@ struct Share {
 
 /// A piece that was sent and is not answered.
 struct Sent {
-    /// Place among the shares.
-    share: usize,
     endpoint: usize,
     connection: Connection,
     n_rows: usize,
@@ -106,7 +104,7 @@ impl Client {
         let mut view = self.current_view(put.deadline)?;
         // Drawn by the system: forked processes draw different ones.
         let (mut shares, id) = (put.by_part(&view)?, Uuid::new_v4().as_u128());
-        view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
+        view = self.find_writers(view, &mut shares, &mut retry)?;
         let mut stats = PutStats {
             rows: put.ids.len() as u64,
             bytes: put.rows.len() as u64,
@@ -127,8 +125,7 @@ impl Client {
             // No other server helps. A writer that a live map names comes back, at this address or
             // another: that is worth waiting for.
             let is_live = self.map.is_live();
-            let actions = failures.iter().map(|failed| match failed.action {
-                action if action.is_final() => RetryAction::None,
+            let actions = failures.iter().map(|failed| match failed.action.without_others() {
                 RetryAction::Again if is_live || view.is_on_its_way(failed) => {
                     RetryAction::Later(Duration::ZERO)
                 }
@@ -140,43 +137,34 @@ impl Client {
             std::thread::sleep(pause);
             let before = Arc::clone(&view);
             view = self.after_failures(view, &failures, put.deadline)?;
-            view = self.find_writers(view, &mut shares, put.deadline, &mut retry)?;
+            view = self.find_writers(view, &mut shares, &mut retry)?;
             restart_elsewhere(&before, &view, &mut shares);
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the view of these writers. A
-    /// partition has none for a moment while it moves; then all servers are asked.
+    /// Finds the writer of each share that is not done, and returns the view of these writers.
     fn find_writers(
         &self,
-        mut view: Arc<ClusterView>,
+        view: Arc<ClusterView>,
         shares: &mut [Share],
-        deadline: Instant,
         retry: &mut RetryBudget,
     ) -> Result<Arc<ClusterView>, ClientError> {
-        loop {
-            let mut left = shares.iter_mut().filter(|share| !share.is_done);
-            let found = left.try_for_each(|share| {
-                let writer = view.writer_of(share.part)?;
-                share.writer = writer;
-                Ok(())
-            });
-            match found {
-                Ok(()) => return Ok(view),
-                Err(gap) => view = self.after_gap(view, gap, deadline, retry)?,
+        let (view, ()) = self.plan_on(view, retry, |view| {
+            for share in shares.iter_mut().filter(|share| !share.is_done) {
+                share.writer = view.writer_of(share.part)?;
             }
-        }
+            Ok(())
+        })?;
+        Ok(view)
     }
 }
 
 /// Has those shares begin again whose writer is another server by now, or has started since.
 fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Share]) {
     for share in shares.iter_mut().filter(|share| !share.is_done) {
-        let (address, instance) = (now.address(share.writer), now.instance(share.writer));
-        let is_same = before
-            .position(address)
-            .is_some_and(|at| before.instance(at) == instance && instance != 0);
-        if !is_same {
+        let writer = now.describes(share.writer);
+        let known = before.position(now.address(share.writer));
+        if known.is_none_or(|at| !before.describes(at).is_same_server(writer)) {
             (share.n_sent, share.n_pieces) = (0, 0);
         }
     }
@@ -196,13 +184,11 @@ fn try_round(
     let unfinished = shares.iter().enumerate().filter(|(_, share)| !share.is_done);
     for (at, share) in unfinished.take(PIECES_AT_ONCE) {
         match send_piece(view, put, id, share) {
-            Ok((endpoint, connection, n_rows)) => {
-                in_flight.push(Sent { share: at, endpoint, connection, n_rows });
-            }
+            Ok(sent) => in_flight.push((at, sent)),
             Err(error) => failures.push((at, error)),
         }
     }
-    for Sent { share: at, endpoint, mut connection, n_rows } in in_flight {
+    for (at, Sent { endpoint, mut connection, n_rows }) in in_flight {
         let share = &mut shares[at];
         let error = match connection.receive(put.deadline) {
             Ok(Reply::Pushed { version }) => {
@@ -249,7 +235,7 @@ fn send_piece(
     put: &Put<'_>,
     id: u128,
     share: &Share,
-) -> Result<(usize, Connection, usize), ClientError> {
+) -> Result<Sent, ClientError> {
     let left = &share.positions[share.n_sent..];
     let positions = &left[..left.len().min(put.rows_per_piece())];
     let first = put.ids[positions[0] as usize].0 - view.routes.book.range(share.part).start;
@@ -267,8 +253,8 @@ fn send_piece(
     };
     let body = RequestBody::Push(push);
     let request = Request { deadline: time, graph: view.graph, ..Request::new(body) };
-    connection.send_push(&request, put.ids, put.rows, positions, put.deadline)?;
-    Ok((endpoint, connection, positions.len()))
+    connection.send_rows(&request, put.ids, put.rows, positions, put.deadline)?;
+    Ok(Sent { endpoint, connection, n_rows: positions.len() })
 }
 
 #[cfg(test)]

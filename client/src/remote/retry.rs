@@ -50,9 +50,7 @@ impl RetryAction {
             _ => Self::None,
         }
     }
-}
 
-impl RetryAction {
     /// Returns the action that decides where several requests have failed. Permanent errors come
     /// first, then failures, then the longest wait for room.
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
@@ -64,6 +62,11 @@ impl RetryAction {
         all.max_by_key(rank).unwrap_or(Self::None)
     }
 
+    /// Returns the action where no other server has what was asked for.
+    pub(super) fn without_others(self) -> Self {
+        if self.is_final() { Self::None } else { self }
+    }
+
     /// Returns whether the server that failed will fail again.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::None | Self::AnotherServer)
@@ -73,7 +76,7 @@ impl RetryAction {
 /// How often one operation was held up, and until when it may be.
 pub(super) struct RetryBudget {
     attempts_max: u32,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     attempts: u32,
     refusals: u32,
     /// Partitions that no server had at the last request, while none was away.

@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
 use tracing::debug;
 
 use super::cluster_view::ClusterView;
@@ -15,9 +14,8 @@ use super::hedges::Hedges;
 use super::parallel::parallel_map;
 use super::pull::{FailedRequest, Pull};
 use super::request::{InFlightRequest, SubRequest, may_be_hedged};
-use crate::connection::Place;
+use crate::connection::{Place, wait_for_any};
 use crate::error::ClientError;
-use crate::socket::timespec;
 
 /// How long an answer may continue to come after its time: what is in the socket is taken.
 const GRACE: Duration = Duration::from_millis(100);
@@ -167,21 +165,9 @@ impl<'a> Round<'a> {
             |one: &InFlight| one.hedge_at.map_or(one.asked.until, |at| at.min(one.asked.until));
         let until = self.in_flight.iter().map(until).min().unwrap_or(self.pull.deadline);
         let is_here = |one: &InFlight| one.asked.connection.has_buffered(&one.asked.progress);
-        let mut left = until.saturating_duration_since(Instant::now());
-        if self.in_flight.iter().any(is_here) {
-            left = Duration::ZERO;
-        }
+        let are_here = self.in_flight.iter().map(is_here).collect();
         let connections = self.in_flight.iter().map(|one| &one.asked.connection);
-        let mut fds: Vec<PollFd<'_>> =
-            connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
-        match poll(&mut fds, Some(&timespec(left))) {
-            Ok(_) => {
-                let ready = fds.iter().map(|fd| !fd.revents().is_empty());
-                Ok(ready.zip(&self.in_flight).map(|(ready, one)| ready || is_here(one)).collect())
-            }
-            Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
-            Err(error) => Err(ClientError::Poll { source: error.into() }),
-        }
+        wait_for_any(connections, are_here, until)
     }
 
     /// Takes the bytes that have arrived for a request.
@@ -192,7 +178,7 @@ impl<'a> Round<'a> {
         let (piece, server, sent) = (*piece, asked.server, asked.sent);
         let (positions, row_bytes) = (pieces[piece].positions, pull.row_bytes);
         let had_begun = asked.progress.has_begun();
-        let mut place = Place { positions, row_bytes, out };
+        let mut place = Place { positions, row_bytes, out, stamps: None };
         let taken = asked.connection.take_rows(&mut asked.progress, &mut place, asked.until);
         let health = view.routes.health(server);
         if !had_begun && asked.progress.has_begun() {

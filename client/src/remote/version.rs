@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 use lodestore_schema::reply::{Description, Role};
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::stats::UpdateStats;
-use lodestore_schema::{Reply, RequestBody};
+use lodestore_schema::{Reply, Request, RequestBody};
 
 use super::Client;
 use super::cluster_view::ClusterView;
@@ -161,8 +161,9 @@ impl Client {
         for &writer in writers {
             let address = view.address(writer);
             let body = RequestBody::Commit { version, step };
+            let request = Request { graph: view.graph, ..Request::new(body) };
             let commit =
-                || match ask_server(address, &self.config.security, view.graph, body, deadline)? {
+                || match ask_server(address, &self.config.security, request.clone(), deadline)? {
                     Reply::Committed { version } => Ok(version),
                     _ => Err(ClientError::Confused { address: address.clone() }),
                 };
@@ -217,8 +218,9 @@ impl Client {
             self.describe_again(&view, writer, deadline)?;
         }
         let compact = |&writer: &usize| {
-            let (address, body) = (view.address(writer), RequestBody::Compact);
-            let ask = || match ask_server(address, security, view.graph, body, deadline)? {
+            let address = view.address(writer);
+            let request = Request { graph: view.graph, ..Request::new(RequestBody::Compact) };
+            let ask = || match ask_server(address, security, request.clone(), deadline)? {
                 Reply::Compacting { run } => Ok(CompactionRun { address: address.clone(), run }),
                 _ => Err(ClientError::Confused { address: address.clone() }),
             };
@@ -265,8 +267,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let action = RetryAction::of(&error);
-            let action = if action.is_final() { RetryAction::None } else { action };
+            let action = RetryAction::of(&error).without_others();
             std::thread::sleep(retry.pause(action).ok_or(error)?);
         }
     }

@@ -88,8 +88,10 @@ impl Routes {
         let Some((first_address, first)) = servers.first() else {
             return Err(ClientError::NoServers);
         };
-        let book = PartitionBook::new(first.bounds.clone())
-            .map_err(|source| ClientError::BadBook { address: first_address.clone(), source })?;
+        let book = PartitionBook::new(first.bounds.clone()).map_err(|error| {
+            let reason = format!("an impossible partition book: {error}");
+            ClientError::BadDescription { address: first_address.clone(), reason }
+        })?;
         let mut routes = Self {
             replicas: book.parts().map(|_| ReplicaSet::default()).collect(),
             book,

@@ -33,8 +33,7 @@ impl RowSource for EmbeddedSource {
     }
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        let spec = self.store.tensor(name)?;
-        Ok(TensorInfo { name: spec.name.clone(), dtype: spec.dtype, width: spec.width })
+        Ok(self.store.tensor(name)?.clone())
     }
 
     fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {
@@ -45,12 +44,13 @@ impl RowSource for EmbeddedSource {
         true
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         _kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.store.gather(tensor, ids, out)?;
         self.stats_of(tensor, ids)

@@ -58,12 +58,13 @@ impl RowSource for MemorySource {
         self.find(tensor).map(|_| true)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         _kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let (info, rows) = self.find(tensor)?;
         let row_bytes = info.row_bytes();

@@ -8,11 +8,14 @@ pub mod tiered;
 use std::{ops::AddAssign, time::Duration};
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::Dtype;
+/// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
+pub use lodestore_schema::request::PullKind;
+/// Name and shape of a tensor.
+pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 
 /// A place that has the rows of a graph: servers, the embedded store, or memory.
 ///
@@ -34,7 +37,9 @@ pub trait RowSource: Send + Sync {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-    ) -> Result<PullStats, ClientError>;
+    ) -> Result<PullStats, ClientError> {
+        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
+    }
 
     /// Returns the same, and does `work` once while rows travel, if they do: after the
     /// requests are sent, before the answers are taken. A source whose rows are here need not.
@@ -45,10 +50,8 @@ pub trait RowSource: Send + Sync {
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
-        _meanwhile: &mut dyn FnMut(),
-    ) -> Result<PullStats, ClientError> {
-        self.pull(tensor, ids, out, kind)
-    }
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError>;
 
     /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large
     /// one.
@@ -106,15 +109,6 @@ pub trait RowSource: Send + Sync {
 
 /// Rows that are put in place together.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
-
-/// Purpose of a pull; servers have a queue for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullKind {
-    /// The missing rows of one batch: bound by latency (RapidGNN's SyncPull).
-    Sync,
-    /// Rows in bulk, such as a hot set: bound by throughput (RapidGNN's VectorPull).
-    Vector,
-}
 
 /// Bytes that pulls moved, and counters of tiers on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,24 +182,5 @@ impl AddAssign for PullStats {
         self.found += more.found;
         self.lookup += more.lookup;
         self.copy += more.copy;
-    }
-}
-
-/// Name and shape of a tensor: one row of `width` elements per node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Name, such as `feat`.
-    pub name: String,
-    /// Type of one element.
-    pub dtype: Dtype,
-    /// Elements per row.
-    pub width: u32,
-}
-
-impl TensorInfo {
-    /// Returns the bytes of one row.
-    #[must_use]
-    pub fn row_bytes(&self) -> usize {
-        self.width as usize * self.dtype.size_bytes()
     }
 }

@@ -18,9 +18,7 @@ use uuid::Uuid;
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::remote::ClientConfig;
-use preflight::{
-    TransferKind, ask_target, check_ends, check_taken, is_busy, is_in_place, was_here,
-};
+use preflight::{ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
 /// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
@@ -55,7 +53,6 @@ pub struct TransferPlan {
 /// A move in progress, or a copy.
 pub struct PartitionTransfer {
     plan: TransferPlan,
-    kind: TransferKind,
     arrival: Arrival,
     /// From the files on until the seal.
     catalog: Option<ArrivingCatalog>,
@@ -91,7 +88,7 @@ impl PartitionTransfer {
     /// # Errors
     /// The reason why the partition cannot be moved so, found before any fetch.
     pub fn begin(plan: TransferPlan) -> Result<Self, ClientError> {
-        let kind = check_ends(&plan)?;
+        check_ends(&plan)?;
         // Never 0, which is the number of copies that take nothing away.
         let id = Uuid::new_v4().as_u64_pair().1 | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
@@ -106,7 +103,7 @@ impl PartitionTransfer {
             return Err(error);
         }
         let stats = TransferStats::default();
-        Ok(Self { plan, kind, arrival, catalog: None, source: None, stats })
+        Ok(Self { plan, arrival, catalog: None, source: None, stats })
     }
 
     /// Finds the decision of an earlier run that ended before the transfer was done. Returns `true`
@@ -117,14 +114,12 @@ impl PartitionTransfer {
     /// The reason why the source cannot be asked; a copy in its place is of an earlier time.
     pub fn open(&mut self) -> Result<bool, ClientError> {
         if self.arrival.is_taken() {
-            check_taken(&self.plan, self.kind)?;
+            check_taken(&self.plan)?;
             return Ok(true);
         }
-        let id = if self.kind == TransferKind::Copy { 0 } else { self.arrival.id() };
-        let source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
-        let is_given_up = source.is_given_up();
-        self.source = (!is_given_up).then_some(source);
-        Ok(is_given_up)
+        let id = if self.plan.keep { 0 } else { self.arrival.id() };
+        self.source = PartSource::open(&self.plan.from, &self.plan.config, self.plan.part, id)?;
+        Ok(self.source.is_none())
     }
 
     /// Fetches and checks the files of the newest version, and those that the source makes
@@ -187,11 +182,11 @@ impl PartitionTransfer {
     /// The failure. Then only the source knows whether it has: [`PartitionTransfer::open`] asks.
     pub fn release(&mut self) -> Result<(), ClientError> {
         let Some(mut source) = self.source.take() else { return Ok(()) };
-        let start = Instant::now();
-        match self.kind {
-            TransferKind::Copy => return Ok(()),
-            TransferKind::Move => source.release()?,
+        if self.plan.keep {
+            return Ok(());
         }
+        let start = Instant::now();
+        source.release()?;
         self.stats.sealed += start.elapsed();
         Ok(())
     }
@@ -218,9 +213,9 @@ impl PartitionTransfer {
         plan: TransferPlan,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<TransferStats, ClientError> {
-        let kind = check_ends(&plan)?;
+        check_ends(&plan)?;
         if !Arrival::is_begun(&plan.into, plan.part)? && is_in_place(&plan.into, plan.part) {
-            return was_here(&plan, kind);
+            return was_here(&plan);
         }
         let mut this = Self::begin(plan)?;
         for attempts_left in (0..RELEASES_MAX).rev() {

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::reply::{Copied, Description};
+use lodestore_schema::reply::Description;
 use lodestore_schema::request::CopyStep;
-use lodestore_schema::{FailureCode, Reply, RequestBody};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
 use super::{PAUSE, TransferPlan, TransferStats};
@@ -15,30 +15,17 @@ use crate::error::ClientError;
 use crate::remote::{ask_server, describe};
 use crate::route::same_graph;
 
-/// The state of the source and of the copy afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TransferKind {
-    /// The copy takes the source's place.
-    Move,
-    /// Nothing is taken away, and the copy takes no puts.
-    Copy,
-}
-
 /// Returns the stats of a transfer whose rename was the last step of an earlier run; its server may
 /// not know.
-pub(super) fn was_here(
-    plan: &TransferPlan,
-    kind: TransferKind,
-) -> Result<TransferStats, ClientError> {
+pub(super) fn was_here(plan: &TransferPlan) -> Result<TransferStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
-    let version = version_here(plan)?;
+    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
+    let version = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?.version();
     let has_it = source.parts.contains(&plan.part.0);
     let reason = match (has_it, plan.keep) {
         (true, false) => NOT_GIVEN_UP,
         (_, true) if plan.to.is_none() => "nothing was copied",
-        (true, true) if kind == TransferKind::Copy && version != source.version => {
-            "it is of another version than the source's"
-        }
+        (true, true) if version != source.version => "it is of another version than the source's",
         _ => {
             ask_target(plan, CopyStep::Adopt)?;
             return Ok(TransferStats { version, was_here: true, ..TransferStats::default() });
@@ -52,36 +39,42 @@ pub(super) fn was_here(
 const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
 
 /// Fails where an earlier run has left a copy in its place that the source has not given up.
-pub(super) fn check_taken(plan: &TransferPlan, kind: TransferKind) -> Result<(), ClientError> {
+pub(super) fn check_taken(plan: &TransferPlan) -> Result<(), ClientError> {
     let source = describe_end(plan, &plan.from)?;
-    if kind == TransferKind::Copy || !source.parts.contains(&plan.part.0) {
+    if plan.keep || !source.parts.contains(&plan.part.0) {
         return Ok(());
     }
     let reason = format!("{} has a copy of it; {NOT_GIVEN_UP}", plan.into.display());
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// Returns the committed version of the partition in its place.
-fn version_here(plan: &TransferPlan) -> Result<u32, ClientError> {
-    let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
-    let live = GraphHandle::open(graph, Some(&[plan.part]), OpenMode::Read, &options)?;
-    Ok(live.version())
-}
-
 /// Has the target's server take a step, if there is one; waits within the deadline while it is
 /// busy.
 pub(super) fn ask_target(plan: &TransferPlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
-    let deadline = Instant::now() + plan.config.deadline;
-    let body = RequestBody::Copy { part: plan.part.0, step };
+    let request = Request::new(RequestBody::Copy { part: plan.part.0, step });
+    let ask = |end| match ask_server(to, &plan.config.security, request.clone(), end)? {
+        Reply::Copied(_) => Ok(()),
+        _ => Err(ClientError::Confused { address: to.clone() }),
+    };
+    while_busy(plan.config.deadline, ask).map_err(|error| stalled(error, plan.config.deadline))
+}
+
+/// Takes a step of a server again within this time while it is busy; `step` receives its end.
+pub(super) fn while_busy<T>(
+    time: Duration,
+    mut step: impl FnMut(Instant) -> Result<T, ClientError>,
+) -> Result<T, ClientError> {
+    let end = Instant::now() + time;
     loop {
-        match ask_server(to, &plan.config.security, 0, body, deadline) {
-            Ok(Reply::Copied(Copied { .. })) => return Ok(()),
-            Ok(_) => return Err(ClientError::Confused { address: to.clone() }),
-            Err(error) if is_busy(&error) && Instant::now() + PAUSE < deadline => {
-                std::thread::sleep(PAUSE);
+        match step(end) {
+            Err(ClientError::Refused { failure, .. })
+                if failure.code == FailureCode::Overloaded
+                    && Instant::now() + failure.retry_after.max(PAUSE) < end =>
+            {
+                std::thread::sleep(failure.retry_after.max(PAUSE));
             }
-            Err(error) => return Err(stalled(error, plan.config.deadline)),
+            done => return done,
         }
     }
 }
@@ -106,27 +99,19 @@ pub(super) fn is_busy(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
 
-/// Returns when such a server is asked again.
-pub(super) fn retry_after(error: &ClientError) -> Duration {
-    match error {
-        ClientError::Refused { failure, .. } => failure.retry_after.max(PAUSE),
-        _ => PAUSE,
-    }
-}
-
 pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.local_parts().contains(&part))
 }
 
-/// Returns the kind of a plan; fails for all that can be wrong before the first byte is fetched.
-pub(super) fn check_ends(plan: &TransferPlan) -> Result<TransferKind, ClientError> {
+/// Fails for all of a plan that can be wrong before the first byte is fetched.
+pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
         Err(ClientError::Move { address, reason })
     };
     let Some(to) = &plan.to else {
         if plan.keep || plan.unserved {
-            return Ok(if plan.keep { TransferKind::Copy } else { TransferKind::Move });
+            return Ok(());
         }
         let reason = "it would give the partition up, and no server would have it; name the server of \
                       the folder (--to), leave it at the source too (--keep), or say that it is to be \
@@ -160,13 +145,10 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<TransferKind, ClientErro
     if !plan.keep && !target.writable {
         return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
     }
-    if !plan.keep {
-        return Ok(TransferKind::Move);
-    }
-    if source.writable || target.writable {
+    if plan.keep && (source.writable || target.writable) {
         let reason = "it would be a second server that takes puts, or one that stays as it is while \
                       another does; have the target follow the source instead: lode serve --follow";
         return refused(to, reason);
     }
-    Ok(TransferKind::Copy)
+    Ok(())
 }

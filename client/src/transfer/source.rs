@@ -1,6 +1,6 @@
 //! The server that has the partition, over the one connection that the move lives on.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lodestore_graph::PartId;
 use lodestore_schema::reply::Copied;
@@ -8,7 +8,7 @@ use lodestore_schema::request::CopyStep;
 use lodestore_store::follow::Manifest;
 use lodestore_store::transfer::{Arrival, ArrivingCatalog};
 
-use super::preflight::{is_busy, retry_after, stalled};
+use super::preflight::{stalled, while_busy};
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::follow::{Fetched, Link, Progress, fetch_part};
@@ -19,27 +19,22 @@ pub(super) struct PartSource {
     link: Link,
     /// For each step.
     deadline: Duration,
-    is_given_up: bool,
 }
 
 impl PartSource {
-    /// Begins a copy; waits within the deadline while the source is busy.
+    /// Begins a copy; waits within the deadline while the source is busy. Returns `None` where the
+    /// same move has taken the partition away before.
     pub(super) fn open(
         address: &Address,
         config: &ClientConfig,
         part: PartId,
         id: u64,
-    ) -> Result<Self, ClientError> {
+    ) -> Result<Option<Self>, ClientError> {
         let deadline = config.deadline;
         let link = Link::open(address, config, part).map_err(|error| stalled(error, deadline))?;
-        let mut this = Self { link, deadline, is_given_up: false };
-        this.is_given_up = this.step_when_free(CopyStep::Open { id })?.is_given_up;
-        Ok(this)
-    }
-
-    /// Returns whether the same move has taken the partition away before.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.is_given_up
+        let mut this = Self { link, deadline };
+        let is_given_up = this.step_when_free(CopyStep::Open { id })?.is_given_up;
+        Ok((!is_given_up).then_some(this))
     }
 
     /// Seals the partition, waiting within the deadline while it must take puts; returns its
@@ -113,14 +108,6 @@ impl PartSource {
 
     /// Takes a step without a body, waiting within the deadline while the source is busy.
     fn step_when_free(&mut self, step: CopyStep) -> Result<Copied, ClientError> {
-        let end = Instant::now() + self.deadline;
-        loop {
-            match self.step(step, &mut Vec::new()) {
-                Err(error) if is_busy(&error) && Instant::now() + retry_after(&error) < end => {
-                    std::thread::sleep(retry_after(&error));
-                }
-                done => return done,
-            }
-        }
+        while_busy(self.deadline, |_| self.step(step, &mut Vec::new()))
     }
 }

@@ -34,11 +34,7 @@ impl DeviceVolatile {
         tier: DeviceTier,
     ) -> Result<Self, ClientError> {
         let info = inner.volatile(tensor)?;
-        let (row_bytes, tier_bytes) = (info.tensor.row_bytes(), tier.row_bytes());
-        ClientError::check_tier(tensor, row_bytes, tier_bytes)?;
-        if !tier.keeps_stamps() {
-            return Err(ClientError::TierStamps { tensor: tensor.to_owned() });
-        }
+        info.check_tier(tier.row_bytes(), tier.keeps_stamps())?;
         Ok(Self { inner, info, tier: PerProcess::with(Mutex::new(tier)) })
     }
 

@@ -9,7 +9,7 @@ use lodestore_cache::VolatileStore;
 use lodestore_cache::volatile::VolatileClaim;
 use lodestore_cache::volatile_store::{VolatileShape, VolatileTensor};
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{Dtype, TensorSpec};
+use lodestore_store::Dtype;
 
 use super::{
     NO_STAMP, Stamp, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
@@ -78,14 +78,12 @@ impl VolatileSource for EmbeddedVolatile {
     }
 
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError> {
-        let TensorInfo { name, dtype, width } = &info.tensor;
-        let spec = TensorSpec::new(name, *dtype, *width);
-        let spec = spec.map_err(|error| ClientError::BadVolatile { reason: error.to_string() })?;
+        info.check()?;
         let shape = VolatileShape {
-            name: spec.name.clone(),
-            dtype: spec.dtype.name().to_owned(),
-            width: spec.width,
-            row_bytes: spec.row_bytes(),
+            name: info.tensor.name.clone(),
+            dtype: info.tensor.dtype.name().to_owned(),
+            width: info.tensor.width,
+            row_bytes: info.tensor.row_bytes(),
             range_rows: info.range_rows,
         };
         self.store.declare(&shape, self.book.parts().map(|part| self.book.range(part)))?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 pub use lodestore_cache::volatile::{NO_STAMP, STAMP_MAX, Stamp};
 use lodestore_graph::NodeId;
+use lodestore_store::tensor::TensorSpecError;
 
 use crate::error::ClientError;
 use crate::source::TensorInfo;
@@ -99,6 +100,24 @@ pub struct VolatilePulled {
     pub stamps: Vec<Stamp>,
     /// Rows that a tier had.
     pub n_found: u64,
+}
+
+impl VolatileInfo {
+    /// Checks that there can be such a tensor.
+    pub(crate) fn check(&self) -> Result<(), ClientError> {
+        let bad = |error: TensorSpecError| ClientError::BadVolatile { reason: error.to_string() };
+        self.tensor.check().map_err(bad)
+    }
+
+    /// Checks that a tier for rows of `row_bytes` can be before the tensor.
+    fn check_tier(&self, row_bytes: usize, keeps_stamps: bool) -> Result<(), ClientError> {
+        let TensorInfo { name, .. } = &self.tensor;
+        ClientError::check_tier(name, self.tensor.row_bytes(), row_bytes)?;
+        match keeps_stamps {
+            true => Ok(()),
+            false => Err(ClientError::TierStamps { tensor: name.clone() }),
+        }
+    }
 }
 
 impl StampWanted {

@@ -11,8 +11,8 @@ use lodestore_graph::fork::PerProcess;
 use super::{
     NO_STAMP, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
 };
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 
 /// A source whose rows of one volatile tensor pass through a [`SharedTier`] that keeps their
 /// stamps.
@@ -45,11 +45,7 @@ impl TieredVolatile {
         tier: Arc<SharedTier>,
     ) -> Result<Self, ClientError> {
         let info = inner.volatile(tensor)?;
-        let (row_bytes, tier_bytes) = (info.tensor.row_bytes(), tier.row_bytes());
-        ClientError::check_tier(tensor, row_bytes, tier_bytes)?;
-        if !tier.keeps_stamps() {
-            return Err(ClientError::TierStamps { tensor: tensor.to_owned() });
-        }
+        info.check_tier(tier.row_bytes(), tier.keeps_stamps())?;
         Ok(Self { inner, info, tier, spare: PerProcess::with(Mutex::default()) })
     }
 

@@ -243,12 +243,13 @@ impl RowSource for Relabelled {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let stored: Vec<NodeId> = ids.iter().map(|id| NodeId(self.stored_of[id.index()])).collect();
         let stats = self.rows.pull(tensor, &stored, out, kind)?;

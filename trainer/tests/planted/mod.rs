@@ -279,12 +279,13 @@ impl RowSource for Noting {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.rows.pull(tensor, ids, out, kind)
     }
@@ -321,12 +322,13 @@ impl RowSource for Pinned {
         Some(self.version)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.rows.pull(tensor, ids, out, kind)
     }
@@ -361,12 +363,13 @@ where
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         (self.before)(tensor, ids, kind)?;
         self.rows.pull(tensor, ids, out, kind)

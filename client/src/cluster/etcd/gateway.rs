@@ -32,7 +32,7 @@ pub(super) struct Gateway {
     current: Mutex<usize>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Header {
     #[serde(default)]
     revision: String,
@@ -40,14 +40,9 @@ struct Header {
 
 #[derive(Deserialize)]
 struct Ranged {
-    header: Header,
+    /// Absent in a range within a transaction.
     #[serde(default)]
-    kvs: Vec<Pair>,
-}
-
-/// A range within a transaction.
-#[derive(Deserialize)]
-struct Found {
+    header: Header,
     #[serde(default)]
     kvs: Vec<Pair>,
 }
@@ -111,7 +106,7 @@ impl Gateway {
             return Ok(graph.to_owned());
         }
         let found = done["responses"][0]["response_range"].clone();
-        let found: Found = serde_json::from_value(found).map_err(|error| error.to_string())?;
+        let found: Ranged = serde_json::from_value(found).map_err(|error| error.to_string())?;
         Ok(found.kvs.first().map(graph_in).unwrap_or_default())
     }
 

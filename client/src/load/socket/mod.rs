@@ -12,9 +12,8 @@ use lodestore_schema::{Failure, Reply, Request, RequestBody};
 use super::tally::LoadError;
 use crate::connection::{Connection, Nonblocking, age};
 use crate::error::ClientError;
-use crate::read_buffer::{Head, ReadBuffer};
+use crate::read_buffer::Head;
 use crate::shared_memory::SharedMemory;
-use crate::socket::Stream;
 
 /// Reads of one connection before the others get their turn.
 const READS_MAX: usize = 8;
@@ -23,15 +22,10 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection past its hello.
 pub(super) struct LoadSocket {
-    stream: Stream,
-    opened: Instant,
-    read_buffer: ReadBuffer,
-    /// Memory that the server puts rows in, and where they are taken to.
-    shared: Option<SharedMemory>,
+    link: Nonblocking,
+    /// Where rows in the server's memory are taken to.
     taken: Vec<u8>,
-    /// Memory that the server keeps rows in, whether the slots of a chunk that is lent come, and
-    /// whether one of the answer was.
-    tier: Option<SharedMemory>,
+    /// Whether the slots of a chunk that is lent come, and whether one of the answer was.
     is_lent: bool,
     was_lent: bool,
     /// Frames to send; those bytes below `n_sent` are gone.
@@ -72,16 +66,9 @@ impl LoadSocket {
         if shares.is_some() && connection.share(shares, deadline)?.is_some() {
             connection = open()?;
         }
-        let tensor = shares.unwrap_or_default();
-        let Nonblocking { stream, read_buffer, opened, shared, tier } =
-            connection.into_nonblocking(tensor);
         Ok(Self {
-            stream,
-            opened,
-            read_buffer,
-            shared,
+            link: connection.into_nonblocking(shares.unwrap_or_default()),
             taken: Vec::new(),
-            tier,
             is_lent: false,
             was_lent: false,
             outbox: Vec::new(),
@@ -94,7 +81,7 @@ impl LoadSocket {
 
     /// Queues a request of operation `slot`; [`Self::flush`] sends it.
     pub(super) fn ask(&mut self, slot: usize, request: &Request, ids: &[NodeId], compare: bool) {
-        let request = Request { sent: age(self.opened), ..request.clone() };
+        let request = Request { sent: age(self.link.opened), ..request.clone() };
         request.append_to(size_of_val(ids), &mut self.outbox);
         self.outbox.extend_from_slice(bytemuck::cast_slice(ids));
         let sent = Instant::now();
@@ -107,7 +94,7 @@ impl LoadSocket {
     /// Sends as much as the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), LoadError> {
         while self.n_sent < self.outbox.len() {
-            match self.stream.write(&self.outbox[self.n_sent..]) {
+            match self.link.stream.write(&self.outbox[self.n_sent..]) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(n) => self.n_sent += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -117,7 +104,7 @@ impl LoadSocket {
         }
         self.outbox.clear();
         self.n_sent = 0;
-        match self.stream.flush() {
+        match self.link.stream.flush() {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(LoadError::Broken),
             _ => Ok(()),
         }
@@ -125,7 +112,7 @@ impl LoadSocket {
 
     /// Returns whether the socket has yet to take bytes.
     pub(super) fn has_unsent(&self) -> bool {
-        self.n_sent < self.outbox.len() || self.stream.has_unsent()
+        self.n_sent < self.outbox.len() || self.link.stream.has_unsent()
     }
 
     /// Returns whether an answer is overdue.
@@ -147,13 +134,14 @@ impl LoadSocket {
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
         // What came with the hello, such as a refusal.
-        if self.read_buffer.len() > 0 {
+        if self.link.read_buffer.len() > 0 {
             self.use_up(row_bytes, check, ended)?;
         }
         // Polling the socket does not show bytes that TLS has decrypted and not handed out.
-        let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
+        let n_reads_max = if self.link.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
-            match self.read_buffer.read_more(|buffer| self.stream.read(buffer), self.needed) {
+            let Nonblocking { stream, read_buffer, .. } = &mut self.link;
+            match read_buffer.read_more(|buffer| stream.read(buffer), self.needed) {
                 Ok(0) => return Err(LoadError::Broken),
                 Ok(_) => self.use_up(row_bytes, check, ended)?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -173,7 +161,7 @@ impl LoadSocket {
     ) -> Result<(), LoadError> {
         loop {
             if self.is_lent {
-                if self.read_buffer.len() < self.body_left {
+                if self.link.read_buffer.len() < self.body_left {
                     self.needed = self.body_left;
                     return Ok(());
                 }
@@ -190,7 +178,7 @@ impl LoadSocket {
                 }
                 continue;
             }
-            match self.read_buffer.head().map_err(|_| LoadError::Wire)? {
+            match self.link.read_buffer.head().map_err(|_| LoadError::Wire)? {
                 Head::Needs(n_bytes) => {
                     self.needed = n_bytes;
                     return Ok(());
@@ -253,12 +241,12 @@ impl LoadSocket {
     /// Uses rows of the chunk that is coming; `false` when more must come first.
     fn use_rows(&mut self, row_bytes: usize, check: &mut Check<'_>) -> bool {
         let Some(ask) = self.asked.front_mut() else { return false };
-        let n_rows = self.body_left.min(self.read_buffer.len()) / row_bytes;
+        let n_rows = self.body_left.min(self.link.read_buffer.len()) / row_bytes;
         if n_rows == 0 {
             self.needed = row_bytes;
             return false;
         }
-        let rows = self.read_buffer.take(n_rows * row_bytes);
+        let rows = self.link.read_buffer.take(n_rows * row_bytes);
         if !ask.ids.is_empty() {
             check(&ask.ids[ask.n_come..ask.n_come + n_rows], rows);
         }
@@ -270,7 +258,7 @@ impl LoadSocket {
 
 impl AsFd for LoadSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.link.stream.as_fd()
     }
 }
 
@@ -293,7 +281,7 @@ impl LoadSocket {
         let is_within = |memory: &&SharedMemory| {
             memory.len().checked_sub(offset).is_some_and(|left| n_bytes <= left)
         };
-        let memory = self.shared.as_ref().filter(is_within).ok_or(LoadError::Wire)?;
+        let memory = self.link.shared.as_ref().filter(is_within).ok_or(LoadError::Wire)?;
         self.taken.resize(n_bytes, 0);
         memory.copy_to(offset, &mut self.taken);
         self.has_taken(n_rows, check)
@@ -301,10 +289,10 @@ impl LoadSocket {
 
     /// Copies rows from where the server keeps them, as a trainer would; their slots have come.
     fn take_lent(&mut self, row_bytes: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
-        let slots = self.read_buffer.take(self.body_left).as_chunks().0;
+        let slots = self.link.read_buffer.take(self.body_left).as_chunks().0;
         let n_rows = slots.len();
         self.taken.resize(n_rows * row_bytes, 0);
-        let tier = self.tier.as_ref().ok_or(LoadError::Wire)?;
+        let tier = self.link.tier.as_ref().ok_or(LoadError::Wire)?;
         let gathered = tier.gather(slots, row_bytes, 0..n_rows, &mut self.taken);
         gathered.map_err(|_| LoadError::Wire)?;
         if self.asked.front().is_some_and(|ask| ask.sent.elapsed() > LENT_FOR) {

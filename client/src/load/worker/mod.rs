@@ -1,6 +1,5 @@
 //! One thread of a load: its connections, driven by arriving bytes and by the clock.
 
-mod follow;
 mod requests;
 mod sockets;
 
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::NodeId;
 use lodestore_schema::Failure;
 use rustix::buffer::spare_capacity;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{PollFd, PollFlags, epoll, poll};
 
 use super::Target;
 use super::arrival_times::Arrivals;
@@ -22,6 +21,7 @@ use super::tally::Tally;
 use crate::error::ClientError;
 use crate::remote::ClusterView;
 use crate::route::Bucket;
+use crate::socket::timespec;
 use requests::{PutOff, Running};
 
 /// Longest wait for anything: answers that are overdue are looked for as often.
@@ -165,11 +165,7 @@ impl<'a> Worker<'a> {
     fn wait(&self, until: Instant, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         let ready = |events: &mut Vec<epoll::Event>| {
             events.clear();
-            epoll::wait(
-                &self.epoll,
-                spare_capacity(events),
-                Some(&Timespec { tv_sec: 0, tv_nsec: 0 }),
-            )
+            epoll::wait(&self.epoll, spare_capacity(events), Some(&timespec(Duration::ZERO)))
         };
         let failed = |error: rustix::io::Errno| match error {
             rustix::io::Errno::INTR => Ok(0),
@@ -180,10 +176,8 @@ impl<'a> Worker<'a> {
             return Ok(());
         }
         // epoll itself waits for whole milliseconds.
-        let left =
-            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
-        poll(&mut fds, Some(&left)).or_else(failed)?;
+        poll(&mut fds, Some(&timespec(left))).or_else(failed)?;
         ready(events).or_else(failed)?;
         Ok(())
     }

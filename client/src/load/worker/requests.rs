@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
-use lodestore_schema::request::PullKind as WireKind;
 use lodestore_schema::{Failure, FailureCode, Request, RequestBody};
 
 use super::Worker;
@@ -119,11 +118,7 @@ impl Worker<'_> {
             Err(error) => return Err(error),
         }
         self.running[slot] = Some(running);
-        let kind = match begun.kind {
-            PullKind::Sync => WireKind::Sync,
-            PullKind::Vector => WireKind::Vector,
-        };
-        let body = RequestBody::Pull { tensor: target.tensor, kind };
+        let body = RequestBody::Pull { tensor: target.tensor, kind: begun.kind };
         let deadline = Some(begun.until.saturating_duration_since(Instant::now()));
         let request = Request { deadline, graph: self.view.graph, ..Request::new(body) };
         let first_socket = slot / target.config.window * self.n_endpoints();

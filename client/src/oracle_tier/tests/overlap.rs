@@ -34,12 +34,13 @@ impl RowSource for Unsteady {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let number = self.n_begun.fetch_add(1, Ordering::SeqCst);
         let (time_us, fails) = self.pulls[number % self.pulls.len()];
@@ -199,12 +200,13 @@ impl RowSource for Crowd {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let mut inside = self.inside.lock().unwrap();
         inside.0 += 1;
@@ -268,12 +270,13 @@ fn a_panic_in_a_lane_is_an_error_not_a_hang() {
         fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
             self.0.tensor(name)
         }
-        fn pull(
+        fn pull_overlapped(
             &self,
             tensor: &str,
             ids: &[NodeId],
             out: &mut [u8],
             kind: PullKind,
+            _work: &mut dyn FnMut(),
         ) -> Result<PullStats, ClientError> {
             assert!(!ids.contains(&NodeId(2)), "as the test wants it");
             self.0.pull(tensor, ids, out, kind)

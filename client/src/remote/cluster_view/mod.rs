@@ -1,28 +1,31 @@
 //! The servers as last described, and the connections to them.
 
-mod connections;
 mod current;
 mod endpoints;
-mod gaps;
 mod refresh;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::reply::Description;
+use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
+use lodestore_schema::reply::{Description, Role};
 
+use super::lock;
 use crate::address::Address;
-use crate::connection::Connection;
+use crate::connection::{Connection, MapFailure};
 use crate::error::ClientError;
 use crate::route::Routes;
 use crate::security::Security;
 
-pub(crate) use connections::SharingMode;
 pub(super) use current::CurrentView;
 use endpoints::PortProbe;
-pub(super) use refresh::RefreshOutcome;
+
+/// Idle connections kept per shard.
+const IDLE_MAX: usize = 16;
 
 /// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
 /// with other shards or ports.
@@ -39,6 +42,21 @@ pub(crate) struct ClusterView {
     /// Partitions without a server, including those of a server that does not answer any more.
     away: BTreeSet<u16>,
     sharing: Arc<SharingMode>,
+}
+
+/// Whether rows may come through memory; not any more once that could not be mapped.
+#[derive(Default)]
+pub(crate) struct SharingMode {
+    /// Where servers put them.
+    ring: AtomicBool,
+    /// Where they keep them.
+    tiers: AtomicBool,
+}
+
+impl SharingMode {
+    pub(crate) fn new(is_wanted: bool) -> Self {
+        Self { ring: is_wanted.into(), tiers: is_wanted.into() }
+    }
 }
 
 impl ClusterView {
@@ -77,11 +95,6 @@ impl ClusterView {
         &self.servers[server].1
     }
 
-    /// Returns the number that a server has drawn when it started.
-    pub(super) fn instance(&self, server: usize) -> u64 {
-        self.servers[server].1.instance
-    }
-
     /// Returns the one server that takes puts of a partition.
     pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
         self.routes.writer_of(part, &self.servers)
@@ -91,4 +104,113 @@ impl ClusterView {
     pub(super) fn roams(&self) -> bool {
         self.servers.iter().any(|(_, description)| description.roams)
     }
+
+    /// Returns whether a partition is missing: no server has it, none that is away had it, and it
+    /// is on its way to none. When all have answered there is nothing to wait for.
+    pub(super) fn is_missing(&self, part: PartId) -> bool {
+        let arrives = |description: &Description| description.arriving.contains(&part.0);
+        self.routes.servers_of(part).is_empty()
+            && !self.away.contains(&part.0)
+            && !self.servers.iter().any(|(_, description)| arrives(description))
+    }
+
+    /// Notes, where this view has come after `before`, the partitions of servers that are away.
+    fn find_away(&mut self, before: &Self) {
+        let gone = before.servers.iter().filter(|(address, _)| self.position(address).is_none());
+        let theirs = gone.flat_map(|(_, description)| &description.parts);
+        self.away = theirs.chain(&before.away).copied().collect();
+        let routes = &self.routes;
+        self.away.retain(|&part| routes.servers_of(PartId(part)).is_empty());
+    }
+
+    /// Returns whether `other` has a partition that none of these servers has, or takes puts of one
+    /// of which none of them does.
+    fn needs(&self, servers: &[(Address, Description)], other: &Description) -> bool {
+        if servers.iter().any(|(_, it)| it.is_same_server(other)) {
+            return false;
+        }
+        let has = |part: u16, role: Role| {
+            let states = servers.iter().filter_map(|(_, it)| it.state(part));
+            states.into_iter().any(|it| role != Role::Writer || it.role == Role::Writer)
+        };
+        other.held().any(|(part, state)| !has(part, state.role))
+    }
+
+    /// Locks the idle connections of this process to an endpoint; a forked child begins without.
+    fn idle(&self, endpoint: usize) -> MutexGuard<'_, Vec<Connection>> {
+        let none = || self.routes.endpoints.iter().map(|_| Mutex::default()).collect();
+        lock(&self.idle.get_or(|_| none())[endpoint])
+    }
+
+    /// Returns whether a connection to an endpoint is idle.
+    pub(super) fn has_connection(&self, endpoint: usize) -> bool {
+        !self.idle(endpoint).is_empty()
+    }
+
+    /// Returns an idle connection to an endpoint, or a new one.
+    pub(super) fn connection(
+        &self,
+        endpoint: usize,
+        deadline: Instant,
+    ) -> Result<Connection, ClientError> {
+        loop {
+            let pooled = self.idle(endpoint).pop();
+            match pooled {
+                // Its server may have closed it.
+                Some(connection) if !connection.is_quiet() => {}
+                Some(connection) => return Ok(connection),
+                None => return self.open(endpoint, deadline),
+            }
+        }
+    }
+
+    /// Returns a connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one.
+    /// The rows come through shared memory where they are enough and the server shares some.
+    pub(super) fn connection_for_rows(
+        &self,
+        endpoint: usize,
+        tensor: Option<u16>,
+        n_bytes: usize,
+        deadline: Instant,
+    ) -> Result<Connection, ClientError> {
+        let server = self.routes.endpoints[endpoint].server;
+        loop {
+            let mut connection = self.connection(endpoint, deadline)?;
+            if n_bytes < SHARED_CHUNK_BYTES_MIN || !self.may_share(server) {
+                return Ok(connection);
+            }
+            let may_lend =
+                n_bytes >= LENT_PULL_BYTES_MIN && self.sharing.tiers.load(Ordering::Relaxed);
+            match connection.share(tensor.filter(|_| may_lend), deadline)? {
+                None => return Ok(connection),
+                Some(MapFailure::Ring) => self.sharing.ring.store(false, Ordering::Relaxed),
+                Some(MapFailure::Tier) => self.sharing.tiers.store(false, Ordering::Relaxed),
+            }
+        }
+    }
+
+    /// Returns whether rows of this server may come through memory.
+    pub(crate) fn may_share(&self, server: usize) -> bool {
+        self.servers[server].1.shares && self.sharing.ring.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a connection for the next pull.
+    pub(super) fn give_back(&self, endpoint: usize, connection: Connection) {
+        let mut idle = self.idle(endpoint);
+        if idle.len() < IDLE_MAX {
+            idle.push(connection);
+        }
+    }
+
+    /// Drops the idle connections of a server that failed: they are of the same age.
+    pub(super) fn forget(&self, server: usize) {
+        for (at, endpoint) in self.routes.endpoints.iter().enumerate() {
+            if endpoint.server == server {
+                self.idle(at).clear();
+            }
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

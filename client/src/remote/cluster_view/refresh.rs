@@ -18,14 +18,6 @@ const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same where others hold what it holds.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
-/// The outcome of asking all servers.
-pub(in super::super) struct RefreshOutcome {
-    /// `None` if nothing is new.
-    pub(in super::super) view: Option<Arc<ClusterView>>,
-    /// No server was away.
-    pub(in super::super) all_answered: bool,
-}
-
 impl ClusterView {
     /// Returns whether `other` has a description of `server` that is not this one's.
     pub(in super::super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
@@ -143,11 +135,13 @@ impl ClusterView {
     /// Asks all servers again, those at other `addresses` too. One that does not answer, or has
     /// another graph, is left as it was known, or out. A known one may be at none of these any
     /// more, since its lease has run out. It stays if it answers and no other has what it has.
+    ///
+    /// Returns the view, `None` if nothing is new, and whether no server was away.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
         deadline: Instant,
-    ) -> Result<RefreshOutcome, ClientError> {
+    ) -> Result<(Option<Arc<Self>>, bool), ClientError> {
         let first = &self.servers[0].1;
         let ask = |address: &&Address| {
             let address = *address;
@@ -185,7 +179,7 @@ impl ClusterView {
             asked.len() == self.servers.len() && asked.iter().zip(&self.servers).all(is_same);
         let is_old = asked.is_empty() || nothing_new;
         let view = if is_old { None } else { Some(self.of(asked)?) };
-        Ok(RefreshOutcome { view, all_answered })
+        Ok((view, all_answered))
     }
 }
 

@@ -5,8 +5,8 @@ mod publish;
 mod pull;
 
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::ROW_BYTES_MAX;
@@ -14,13 +14,12 @@ use lodestore_schema::name::Name;
 use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
 use lodestore_schema::{Reply, Request, RequestBody};
-use lodestore_store::{Dtype, TensorSpec};
 
 use super::cluster_view::ClusterView;
-use super::pull::FailedRequest;
-use super::retry::RetryBudget;
+use super::describe::tensor_info;
+use super::pull::{FailedRequest, decisive_error};
+use super::retry::{RetryAction, RetryBudget};
 use super::{Client, lock};
-use crate::connection::time_left;
 use crate::error::ClientError;
 use crate::route::PartSet;
 use crate::source::TensorInfo;
@@ -73,53 +72,64 @@ impl Client {
         let mut retry = RetryBudget::new(&self.config, deadline);
         let mut view = self.current_view(deadline)?;
         loop {
-            let unanswered = match ask_all(&view, name, body, deadline) {
+            let servers;
+            (view, servers) = self.plan_on(view, &mut retry, ClusterView::volatile_servers)?;
+            match ask_all(&view, &servers, name, body, deadline) {
                 Ok(info) => {
                     let known = self.volatile.get_or(|_| Mutex::default());
                     lock(known).insert(name.to_owned(), info.clone());
                     return Ok(info);
                 }
-                Err(unanswered) => *unanswered,
-            };
-            let (Some(server), error) = unanswered else {
-                view = self.after_gap(view, unanswered.1, deadline, &mut retry)?;
-                continue;
-            };
-            let failed = FailedRequest::new(server, PartSet::default(), error);
-            let pause = match failed.action.is_final() {
-                true => None,
-                false => retry.pause(failed.action),
-            };
-            let Some(pause) = pause else { return Err(failed.error) };
-            std::thread::sleep(pause);
-            view = self.after_failures(view, &[failed], deadline)?;
+                Err(failed) => view = self.retry_alone(view, vec![*failed], &mut retry)?,
+            }
         }
+    }
+
+    /// Pauses after failures of servers that alone have what was asked for, and returns the view to
+    /// try next.
+    ///
+    /// # Errors
+    /// The failure that decides, where no other try is worth it.
+    fn retry_alone(
+        &self,
+        view: Arc<ClusterView>,
+        failures: Vec<FailedRequest>,
+        retry: &mut RetryBudget,
+    ) -> Result<Arc<ClusterView>, ClientError> {
+        let actions = failures.iter().map(|failed| failed.action.without_others());
+        let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
+            return Err(decisive_error(failures));
+        };
+        std::thread::sleep(pause);
+        // A server may have been started again, with other ports.
+        self.after_failures(view, &failures, retry.deadline)
     }
 }
 
-/// An error, and the server that it is of, if it is of one.
-type Unanswered = Box<(Option<usize>, ClientError)>;
-
-/// Asks all servers of volatile rows.
+/// Asks these servers of volatile rows, which must answer the same.
 fn ask_all(
     view: &ClusterView,
+    servers: &[usize],
     name: &str,
     body: RequestBody,
     deadline: Instant,
-) -> Result<VolatileInfo, Unanswered> {
+) -> Result<VolatileInfo, Box<FailedRequest>> {
+    let failed = |server, error| Box::new(FailedRequest::new(server, PartSet::default(), error));
     let mut found: Option<VolatileInfo> = None;
-    for server in view.volatile_servers().map_err(|error| Box::new((None, error)))? {
-        let of_server = |error| Box::new((Some(server), error));
+    for &server in servers {
+        let of_server = |error| failed(server, error);
         let declared = ask_one(view, server, body, deadline).map_err(of_server)?;
-        let info = info(view, server, name, &declared).map_err(of_server)?;
+        let Declared { dtype, width, row_bytes, range_rows } = declared;
+        let address = view.address(server);
+        let tensor = tensor_info(address, name, &dtype, width, row_bytes).map_err(of_server)?;
+        let info = VolatileInfo { tensor, range_rows };
         if found.as_ref().is_some_and(|known| *known != info) {
-            let address = view.address(server).clone();
-            let tensor = name.to_owned();
-            return Err(Box::new((None, ClientError::VolatileDiffers { address, tensor })));
+            let (address, tensor) = (address.clone(), name.to_owned());
+            return Err(of_server(ClientError::VolatileDiffers { address, tensor }));
         }
         found = Some(info);
     }
-    found.ok_or_else(|| Box::new((None, ClientError::NoNodes)))
+    found.ok_or_else(|| failed(0, ClientError::NoNodes))
 }
 
 fn ask_one(
@@ -130,10 +140,8 @@ fn ask_one(
 ) -> Result<Declared, ClientError> {
     let endpoint = view.routes.shard_endpoint(server, 0);
     let mut connection = view.connection(endpoint, deadline)?;
-    let left = Some(time_left(view.address(server), deadline)?);
-    let request = Request { deadline: left, graph: view.graph, ..Request::new(body) };
-    connection.send(&request, &[], deadline)?;
-    match connection.receive(deadline) {
+    let request = Request { graph: view.graph, ..Request::new(body) };
+    match connection.ask(request, &[], deadline) {
         Ok(Reply::Declared(declared)) => {
             view.give_back(endpoint, connection);
             Ok(declared)
@@ -146,29 +154,6 @@ fn ask_one(
             Err(error)
         }
     }
-}
-
-/// Returns the description of a tensor by a server, if that can be.
-fn info(
-    view: &ClusterView,
-    server: usize,
-    name: &str,
-    declared: &Declared,
-) -> Result<VolatileInfo, ClientError> {
-    let Declared { dtype, width, row_bytes, range_rows } = declared;
-    let known = dtype.parse::<Dtype>().ok();
-    let fits = known.filter(|dtype| {
-        let found = (*width as usize).checked_mul(dtype.size_bytes());
-        found == Some(*row_bytes as usize) && *width > 0
-    });
-    let bad = || ClientError::BadTensor {
-        address: view.address(server).clone(),
-        tensor: name.to_owned(),
-        reason: format!("{width} times {dtype} in rows of {row_bytes} bytes"),
-    };
-    let dtype = fits.ok_or_else(bad)?;
-    let tensor = TensorInfo { name: name.to_owned(), dtype, width: *width };
-    Ok(VolatileInfo { tensor, range_rows: *range_rows })
 }
 
 /// Returns the name of a volatile tensor as requests have it.
@@ -186,11 +171,10 @@ impl VolatileSource for Client {
     }
 
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError> {
+        info.check()?;
         let TensorInfo { name, dtype, width } = &info.tensor;
-        let spec = TensorSpec::new(name, *dtype, *width);
-        let spec = spec.map_err(|error| ClientError::BadVolatile { reason: error.to_string() })?;
-        if spec.row_bytes() > ROW_BYTES_MAX {
-            let n_bytes = spec.row_bytes();
+        let n_bytes = info.tensor.row_bytes();
+        if n_bytes > ROW_BYTES_MAX {
             let reason = format!("rows of {n_bytes} bytes, servers send {ROW_BYTES_MAX} at most");
             return Err(ClientError::BadVolatile { reason });
         }
@@ -220,9 +204,4 @@ impl VolatileSource for Client {
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {
         Box::new(publish::RemotePublisher::new(self))
     }
-}
-
-/// Returns the time that a pull keeps for its answer, of all that it has.
-fn margin(deadline: Duration) -> Duration {
-    (deadline / 10).min(Duration::from_secs(1))
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Instant;
 
 use lodestore_cache::volatile::Stamp;
@@ -38,9 +37,6 @@ pub(super) struct RemotePublisher<'a> {
     /// By tensor: ids that are claimed, ascending, and over which link.
     claims: HashMap<String, Vec<(Range<u32>, usize)>>,
 }
-
-/// Ids by the server that has their rows.
-type ByServer = Vec<(usize, Vec<Range<u32>>)>;
 
 /// The connection to one server.
 struct PublishLink {
@@ -121,31 +117,6 @@ impl<'a> RemotePublisher<'a> {
         Ok(at)
     }
 
-    /// Splits ids by the server that has them, and returns the view of these servers.
-    fn by_server(
-        &self,
-        mut view: Arc<ClusterView>,
-        parts: &[(PartId, Range<u32>)],
-        deadline: Instant,
-        retry: &mut RetryBudget,
-    ) -> Result<(Arc<ClusterView>, ByServer), ClientError> {
-        loop {
-            let mut by_server = ByServer::new();
-            let found = parts.iter().try_for_each(|(part, ids)| {
-                let server = view.volatile_server(*part)?;
-                match by_server.iter_mut().find(|(of, _)| *of == server) {
-                    Some((_, all)) => all.push(ids.clone()),
-                    None => by_server.push((server, vec![ids.clone()])),
-                }
-                Ok(())
-            });
-            match found {
-                Ok(()) => return Ok((view, by_server)),
-                Err(gap) => view = self.client.after_gap(view, gap, deadline, retry)?,
-            }
-        }
-    }
-
     /// Claims ids over a link, and remembers that.
     fn claim_at(
         &mut self,
@@ -215,10 +186,11 @@ impl VolatilePublisher for RemotePublisher<'_> {
         let mut retry = RetryBudget::new(&self.client.config, deadline);
         let (mut left, mut n_rows) = (self.by_part(ids)?, 0);
         let mut view = self.client.current_view(deadline)?;
-        while !left.is_empty() {
-            let by_server;
-            (view, by_server) = self.by_server(view, &left, deadline, &mut retry)?;
-            let Some((server, ids)) = by_server.into_iter().next() else { break };
+        loop {
+            let first;
+            (view, first) =
+                self.client.plan_on(view, &mut retry, |view| first_server(view, &left))?;
+            let Some((server, ids)) = first else { return Ok(n_rows) };
             let claimed = self
                 .link_to(&view, server, deadline)
                 .and_then(|link| self.claim_at(link, tensor, &ids, view.graph, deadline));
@@ -229,18 +201,10 @@ impl VolatilePublisher for RemotePublisher<'_> {
                 }
                 Err(error) => {
                     let failed = FailedRequest::new(server, PartSet::default(), error);
-                    let pause = match failed.action.is_final() {
-                        true => None,
-                        false => retry.pause(failed.action),
-                    };
-                    let Some(pause) = pause else { return Err(failed.error) };
-                    std::thread::sleep(pause);
-                    // It may have been started again, with other ports.
-                    view = self.client.after_failures(view, &[failed], deadline)?;
+                    view = self.client.retry_alone(view, vec![failed], &mut retry)?;
                 }
             }
         }
-        Ok(n_rows)
     }
 
     fn publish(
@@ -337,7 +301,7 @@ impl Sending {
         let body = RequestBody::Publish(Publish { name, n_rows, stamp });
         let time = Some(time_left(address, deadline)?);
         let request = Request { deadline: time, graph, ..Request::new(body) };
-        connection.send_publication(&request, ids, rows, positions, deadline)?;
+        connection.send_rows(&request, ids, rows, positions, deadline)?;
         self.n_sent += positions.len();
         self.unanswered.push_back(positions.len());
         Ok(())
@@ -366,6 +330,23 @@ impl Sending {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the server that has the first of these ids, with all of them that it has; `None` without
+/// ids.
+fn first_server(
+    view: &ClusterView,
+    parts: &[(PartId, Range<u32>)],
+) -> Result<Option<(usize, Vec<Range<u32>>)>, ClientError> {
+    let mut first: Option<(usize, Vec<Range<u32>>)> = None;
+    for (part, ids) in parts {
+        let server = view.volatile_server(*part)?;
+        let (of, all) = first.get_or_insert_with(|| (server, Vec::new()));
+        if *of == server {
+            all.push(ids.clone());
+        }
+    }
+    Ok(first)
 }
 
 /// Returns the error for claims over a link whose connection has ended.

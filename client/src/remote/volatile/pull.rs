@@ -1,7 +1,6 @@
 //! A pull of volatile rows: one request to each shard that is asked. All are sent before the first
 //! answer is read, and answers are taken as they come.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lodestore_cache::volatile::{NO_STAMP, Stamp};
@@ -10,17 +9,15 @@ use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::name::Name;
 use lodestore_schema::request::PullVolatile;
 use lodestore_schema::{Request, RequestBody, Stripes};
-use rustix::event::{PollFd, PollFlags, poll};
 
 use super::super::Client;
 use super::super::cluster_view::ClusterView;
-use super::super::pull::{FailedRequest, decisive_error};
-use super::super::retry::{RetryAction, RetryBudget};
-use super::{margin, wire_name};
-use crate::connection::{Connection, Place, VolatileProgress};
+use super::super::pull::FailedRequest;
+use super::super::retry::RetryBudget;
+use super::wire_name;
+use crate::connection::{Connection, Place, Progress, wait_for_any};
 use crate::error::ClientError;
-use crate::route::PartSet;
-use crate::socket::timespec;
+use crate::route::Bucket;
 use crate::volatile::{StampWanted, VolatileInfo};
 
 /// State that all requests of one pull share.
@@ -34,22 +31,14 @@ struct VolatilePull<'a> {
     ids: &'a [NodeId],
 }
 
-/// Rows that one shard is asked for: in the order of the batch.
-#[derive(Default)]
-struct VolatileShare {
-    ids: Vec<NodeId>,
-    positions: Vec<u32>,
-    parts: PartSet,
-}
-
 /// A request, and how far its answer has come.
 struct VolatileRequest<'a> {
     endpoint: usize,
-    share: &'a VolatileShare,
+    share: &'a Bucket,
     /// Positions of its rows in the share.
     positions: &'a [u32],
     connection: Connection,
-    progress: VolatileProgress,
+    progress: Progress,
 }
 
 impl Client {
@@ -63,11 +52,13 @@ impl Client {
     ) -> Result<Vec<Stamp>, ClientError> {
         let (begun, time) = (Instant::now(), self.config.deadline);
         let deadline = begun + time;
+        // The rest is kept for the answer.
+        let wait_max = time - (time / 10).min(Duration::from_secs(1));
         let pull = VolatilePull {
             name: wire_name(&info.tensor.name)?,
             row_bytes: info.tensor.row_bytes(),
             min_stamp: wanted.min_stamp,
-            until: begun + wanted.wait.min(time.saturating_sub(margin(time))),
+            until: begun + wanted.wait.min(wait_max),
             deadline,
             ids,
         };
@@ -80,7 +71,7 @@ impl Client {
         let mut view = self.current_view(deadline)?;
         while !left.is_empty() {
             let shares;
-            (view, shares) = self.split_volatile(view, &pull, &left, &mut retry)?;
+            (view, shares) = self.plan_on(view, &mut retry, |view| split(view, &pull, &left))?;
             let failures = try_all(&view, &pull, &shares, out, &mut stamps)?;
             if failures.is_empty() {
                 break;
@@ -91,37 +82,10 @@ impl Client {
             }
             left.sort_unstable();
             left.dedup();
-            let failures: Vec<FailedRequest> =
-                failures.into_iter().map(|(_, failed)| failed).collect();
-            let actions = failures.iter().map(|failed| match failed.action {
-                // No other server has the rows.
-                action if action.is_final() => RetryAction::None,
-                action => action,
-            });
-            let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
-                return Err(decisive_error(failures));
-            };
-            std::thread::sleep(pause);
-            view = self.after_failures(view, &failures, deadline)?;
+            let failures = failures.into_iter().map(|(_, failed)| failed).collect();
+            view = self.retry_alone(view, failures, &mut retry)?;
         }
         Ok(stamps)
-    }
-
-    /// Sorts positions by the shard that is asked for them, and returns the view that these are
-    /// of.
-    fn split_volatile(
-        &self,
-        mut view: Arc<ClusterView>,
-        pull: &VolatilePull<'_>,
-        positions: &[u32],
-        retry: &mut RetryBudget,
-    ) -> Result<(Arc<ClusterView>, Vec<VolatileShare>), ClientError> {
-        loop {
-            match split(&view, pull, positions) {
-                Ok(shares) => return Ok((view, shares)),
-                Err(error) => view = self.after_gap(view, error, pull.deadline, retry)?,
-            }
-        }
     }
 }
 
@@ -131,10 +95,10 @@ fn split(
     view: &ClusterView,
     pull: &VolatilePull<'_>,
     positions: &[u32],
-) -> Result<Vec<VolatileShare>, ClientError> {
+) -> Result<Vec<Bucket>, ClientError> {
     let book = &view.routes.book;
     let mut shares = Vec::new();
-    shares.resize_with(view.routes.endpoints.len(), VolatileShare::default);
+    shares.resize_with(view.routes.endpoints.len(), Bucket::default);
     let mut servers: Vec<Option<(usize, Stripes)>> = vec![None; book.n_parts().into()];
     for &position in positions {
         let node = pull.ids[position as usize];
@@ -165,7 +129,7 @@ fn split(
 fn try_all(
     view: &ClusterView,
     pull: &VolatilePull<'_>,
-    shares: &[VolatileShare],
+    shares: &[Bucket],
     out: &mut [u8],
     stamps: &mut [Stamp],
 ) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
@@ -180,17 +144,13 @@ fn try_all(
             }
             let end = share.ids.len().min(first + IDS_PER_PULL_MAX);
             match ask(view, pull, endpoint, &share.ids[first..end]) {
-                Ok(connection) => {
-                    let (positions, progress) =
-                        (&share.positions[first..end], VolatileProgress::new());
-                    in_flight.push(VolatileRequest {
-                        endpoint,
-                        share,
-                        positions,
-                        connection,
-                        progress,
-                    });
-                }
+                Ok(connection) => in_flight.push(VolatileRequest {
+                    endpoint,
+                    share,
+                    positions: &share.positions[first..end],
+                    connection,
+                    progress: Progress::new(),
+                }),
                 Err(error) => failures.push((endpoint, failed(view, endpoint, share, error))),
             }
         }
@@ -202,7 +162,7 @@ fn try_all(
 fn failed(
     view: &ClusterView,
     endpoint: usize,
-    share: &VolatileShare,
+    share: &Bucket,
     error: ClientError,
 ) -> FailedRequest {
     FailedRequest::new(view.routes.endpoints[endpoint].server, share.parts.clone(), error)
@@ -241,15 +201,22 @@ fn receive(
 ) -> Result<Vec<(usize, FailedRequest)>, ClientError> {
     let mut failures = Vec::new();
     while !in_flight.is_empty() {
-        let ready = wait(&in_flight, pull.deadline)?;
+        let is_here = |one: &VolatileRequest<'_>| one.connection.has_buffered(&one.progress);
+        let are_here = in_flight.iter().map(is_here).collect();
+        let connections = in_flight.iter().map(|one| &one.connection);
+        let ready = wait_for_any(connections, are_here, pull.deadline)?;
         let is_late = Instant::now() >= pull.deadline;
         let mut ready = ready.into_iter();
         let mut left = Vec::with_capacity(in_flight.len());
         for mut one in in_flight {
             let taken = if ready.next().unwrap_or(false) {
-                let mut place =
-                    Place { positions: one.positions, row_bytes: pull.row_bytes, out: &mut *out };
-                one.connection.take_volatile(&mut one.progress, &mut place, stamps, pull.deadline)
+                let mut place = Place {
+                    positions: one.positions,
+                    row_bytes: pull.row_bytes,
+                    out: &mut *out,
+                    stamps: Some(&mut *stamps),
+                };
+                one.connection.take_rows(&mut one.progress, &mut place, pull.deadline)
             } else if is_late {
                 let address = view.routes.endpoints[one.endpoint].address.clone();
                 Err(ClientError::Deadline { address })
@@ -271,25 +238,4 @@ fn receive(
         in_flight = left;
     }
     Ok(failures)
-}
-
-/// Waits until something has arrived, or the time is up; returns for each request whether something
-/// has.
-fn wait(in_flight: &[VolatileRequest<'_>], deadline: Instant) -> Result<Vec<bool>, ClientError> {
-    let is_here = |one: &VolatileRequest<'_>| one.connection.has_buffered_volatile(&one.progress);
-    let left = match in_flight.iter().any(is_here) {
-        true => Duration::ZERO,
-        false => deadline.saturating_duration_since(Instant::now()),
-    };
-    let connections = in_flight.iter().map(|one| &one.connection);
-    let mut fds: Vec<PollFd<'_>> =
-        connections.map(|connection| PollFd::new(connection, PollFlags::IN)).collect();
-    match poll(&mut fds, Some(&timespec(left))) {
-        Ok(_) => {
-            let ready = fds.iter().map(|fd| !fd.revents().is_empty());
-            Ok(ready.zip(in_flight).map(|(ready, one)| ready || is_here(one)).collect())
-        }
-        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
-        Err(error) => Err(ClientError::Poll { source: error.into() }),
-    }
 }

@@ -157,16 +157,6 @@ impl RowSource for DeviceSource {
     }
 
     /// Pulls as any source does; the stats are of the rows that the tier lacked.
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,

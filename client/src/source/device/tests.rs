@@ -100,16 +100,6 @@ impl RowSource for Travelling {
         self.0.tensor(name)
     }
 
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.0.pull(tensor, ids, out, kind)
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,
@@ -119,7 +109,7 @@ impl RowSource for Travelling {
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         work();
-        self.pull(tensor, ids, out, kind)
+        self.0.pull(tensor, ids, out, kind)
     }
 }
 

@@ -10,8 +10,8 @@ use lodestore_cache::{PolicySpec, SharedTier};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::{NodeId, PartitionBook};
 
+use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::scatter::scatter;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
@@ -182,16 +182,6 @@ impl RowSource for TieredSource {
     }
 
     /// Pulls as any source does; the stats are of the rows that the tier lacked.
-    fn pull(
-        &self,
-        tensor: &str,
-        ids: &[NodeId],
-        out: &mut [u8],
-        kind: PullKind,
-    ) -> Result<PullStats, ClientError> {
-        self.pull_overlapped(tensor, ids, out, kind, &mut || ())
-    }
-
     fn pull_overlapped(
         &self,
         tensor: &str,

@@ -153,12 +153,13 @@ impl<F: Fn() + Send + Sync> RowSource for Slow<F> {
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.inner.tensor(name)
     }
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let pulled = self.inner.pull(tensor, ids, out, kind);
         (self.work)();

@@ -74,12 +74,13 @@ impl RowSource for Counting {
         self.rows.tensor(name)
     }
 
-    fn pull(
+    fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let tensor = if self.fails { "absent" } else { tensor };
         self.n_rows.fetch_add(ids.len() as u64, Ordering::Relaxed);

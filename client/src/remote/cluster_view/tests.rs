@@ -1,27 +1,19 @@
 //! Writers that are missing or two, and partitions that are nowhere.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use lodestore_schema::reply::PartState;
 
-use super::super::refresh::restarted;
+use super::refresh::restarted;
 use super::*;
-use crate::error::ClientError;
-use crate::security::Security;
 
 fn server(port: u16, parts: &[u16]) -> (Address, Description) {
     let description = Description {
         graph: [7; 16],
-        n_edges: 0,
         bounds: vec![0, 5, 10],
         parts: parts.to_vec(),
-        tensors: Vec::new(),
         shard_ports: vec![port],
         n_shards: 1,
         version: 1,
         writable: true,
-        shares: false,
         roams: true,
         ..Description::default()
     };

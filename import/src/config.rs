@@ -10,7 +10,7 @@ use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::nan::NanPolicy;
-use lodestore_store::source::{ConvertedSource, RawSource, SourceError, TensorSource, open_source};
+use lodestore_store::source::{ConvertedSource, DenseSource, SourceError, TensorSource, open_source};
 
 /// A graph to import.
 #[derive(Clone, Debug)]
@@ -159,7 +159,7 @@ impl TensorFile {
     pub fn open(&self) -> Result<Box<dyn TensorSource>, SourceError> {
         let source: Box<dyn TensorSource> = match self.raw {
             Some(RowLayout { dtype, width }) => {
-                Box::new(RawSource::open(&self.file, dtype, width)?)
+                Box::new(DenseSource::open_raw(&self.file, dtype, width)?)
             }
             None => open_source(&self.file)?,
         };

@@ -1,24 +1,20 @@
 //! Where the rows of an import come from: arrays in files, one row per node in the input's order.
 
 mod converted;
+mod dense;
 mod error;
-mod npy;
 mod npz_csr;
-mod npz_dense;
 mod npz_member;
-mod raw;
-mod safetensors;
 
 use std::path::Path;
 
+use lodestore_graph::npy::NpyType;
+
 pub use converted::ConvertedSource;
+pub use dense::DenseSource;
 pub use error::SourceError;
-pub use npy::NpySource;
 pub use npz_csr::NpzCsrSource;
-pub use npz_dense::NpzDenseSource;
 pub use npz_member::{Npz, NpzMember};
-pub use raw::RawSource;
-pub use safetensors::SafetensorsSource;
 
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;
@@ -48,9 +44,9 @@ pub trait TensorSource: Send + Sync {
 pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
     let (path, member) = file_and_member(path);
     match path.extension().and_then(std::ffi::OsStr::to_str) {
-        Some("npy") => Ok(Box::new(NpySource::open(path)?)),
+        Some("npy") => Ok(Box::new(DenseSource::open_npy(path)?)),
         Some("npz") => open_npz(path, member),
-        Some("safetensors") => Ok(Box::new(SafetensorsSource::open(path, member)?)),
+        Some("safetensors") => Ok(Box::new(DenseSource::open_safetensors(path, member)?)),
         _ => Err(SourceError::Kind { file: path.to_owned() }),
     }
 }
@@ -79,12 +75,11 @@ fn open_npz(path: &Path, member: Option<&str>) -> Result<Box<dyn TensorSource>, 
         }
         (None, [only]) => only,
         (None, _) => {
-            let reason = listed("arrays", "FILE.npz:NAME", &names);
-            return Err(SourceError::Archive { file: path.to_owned(), reason });
+            return Err(SourceError::content(path, listed("arrays", "FILE.npz:NAME", &names)));
         }
     };
     let array = npz.array(&format!("{name}.npy"))?;
-    Ok(Box::new(NpzDenseSource::new(path, array)?))
+    Ok(Box::new(DenseSource::from_npz(path, array)?))
 }
 
 /// Returns the sentence that lists the first of `names` and says how to name one.
@@ -94,24 +89,10 @@ fn listed(kind: &str, form: &str, names: &[String]) -> String {
     format!("the file has {} {kind}: {}{more}; name one as {form}", names.len(), first.join(", "))
 }
 
-/// Copies rows of a source whose rows lie packed in `bytes`.
-fn copy_packed(
-    source: &dyn TensorSource,
-    bytes: &[u8],
-    rows: &[u32],
-    out: &mut [u8],
-) -> Result<(), SourceError> {
-    let row_bytes = source.width() as usize * source.dtype().size_bytes();
-    assert_eq!(out.len(), rows.len() * row_bytes, "one place for every row");
-    for (&row, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes.max(1))) {
-        let start = row as usize * row_bytes;
-        let found = bytes.get(start..start + row_bytes).ok_or_else(|| {
-            let (file, n_rows) = (source.path().to_owned(), source.n_rows());
-            SourceError::NoRow { file, row, n_rows }
-        })?;
-        out.copy_from_slice(found);
-    }
-    Ok(())
+/// Returns the type of a tensor with the elements of an array.
+fn tensor_dtype(file: &Path, found: NpyType) -> Result<Dtype, SourceError> {
+    Dtype::from_npy(found)
+        .ok_or_else(|| SourceError::Dtype { file: file.to_owned(), found: found.to_string() })
 }
 
 /// Returns the tensor that `source` makes in a graph of `n_nodes` nodes.

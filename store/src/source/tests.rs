@@ -16,7 +16,7 @@ fn raw_rows_are_as_described() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.bin");
     fs::write(&path, (0..24).collect::<Vec<u8>>()).unwrap();
-    let source = RawSource::open(&path, Dtype::I16, 4).unwrap();
+    let source = DenseSource::open_raw(&path, Dtype::I16, 4).unwrap();
     assert_eq!((source.n_rows(), source.width(), source.dtype()), (3, 4, Dtype::I16));
     let mut rows = [0; 16];
     source.copy_rows(&[2, 0], &mut rows).unwrap();
@@ -24,13 +24,13 @@ fn raw_rows_are_as_described() {
     assert!(matches!(source.copy_rows(&[3], &mut rows[..8]), Err(SourceError::NoRow { .. })));
     for (dtype, width) in [(Dtype::F32, 4), (Dtype::U8, 5), (Dtype::F32, 0), (Dtype::F64, u32::MAX)]
     {
-        let error = RawSource::open(&path, dtype, width).unwrap_err().to_string();
+        let error = DenseSource::open_raw(&path, dtype, width).unwrap_err().to_string();
         assert!(error.contains("do not fill 24 bytes"), "{error}");
     }
     fs::write(&path, b"\x93NUMPY00").unwrap();
-    assert!(matches!(RawSource::open(&path, Dtype::U8, 8), Err(SourceError::NotRaw { .. })));
+    assert!(matches!(DenseSource::open_raw(&path, Dtype::U8, 8), Err(SourceError::NotRaw { .. })));
     fs::write(&path, []).unwrap();
-    assert_eq!(RawSource::open(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
+    assert_eq!(DenseSource::open_raw(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
     assert!(matches!(open_source(&path), Err(SourceError::Kind { .. })));
 }
 
@@ -224,14 +224,14 @@ fn dense_arrays_of_one_and_two_dimensions() {
     let labels = open_source(&labels).unwrap();
     assert_eq!((labels.n_rows(), labels.width(), labels.dtype()), (3, 1, Dtype::I64));
     let cube = npy(dir.path().join("c.npy"), NpyType::U8, &[1, 2, 3], &[0; 6]);
-    assert!(matches!(NpySource::open(&cube), Err(SourceError::Shape { .. })));
+    assert!(matches!(DenseSource::open_npy(&cube), Err(SourceError::Shape { .. })));
     let wide = npy(dir.path().join("w.npy"), NpyType::U32, &[2], &[0; 8]);
-    let refused = NpySource::open(&wide).unwrap_err();
+    let refused = DenseSource::open_npy(&wide).unwrap_err();
     assert!(matches!(refused, SourceError::Dtype { .. }), "{refused}");
     let empty = npy(dir.path().join("e.npy"), NpyType::F32, &[5, 0], &[]);
-    let refused = check_source("feat", &NpySource::open(&empty).unwrap(), 5).unwrap_err();
+    let refused = check_source("feat", &DenseSource::open_npy(&empty).unwrap(), 5).unwrap_err();
     assert!(refused.to_string().contains("width 0"), "{refused}");
-    let short = NpySource::open(&dir.path().join("l.npy")).unwrap();
+    let short = DenseSource::open_npy(&dir.path().join("l.npy")).unwrap();
     let refused = check_source("label", &short, 4).unwrap_err();
     assert!(matches!(refused, SourceError::RowCount { expected: 4, found: 3, .. }), "{refused}");
 }

@@ -10,7 +10,9 @@ use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::nan::NanPolicy;
-use lodestore_store::source::{ConvertedSource, DenseSource, SourceError, TensorSource, open_source};
+use lodestore_store::source::{
+    ConvertedSource, DenseSource, SourceError, TensorSource, open_source,
+};
 
 /// A graph to import.
 #[derive(Clone, Debug)]

@@ -169,10 +169,9 @@ proptest! {
     ) {
         let profile = DiskProfile::default();
         let batches: Vec<Vec<RowIdx>> = batches.iter().map(|b| pick(b, &layout)).collect();
-        let slices: Vec<&[RowIdx]> = batches.iter().map(Vec::as_slice).collect();
         let (mut window, mut alone) = (ReadPlan::default(), ReadPlan::default());
-        window.build_window(&slices, &layout, &profile).unwrap();
         let rows = batches.concat();
+        window.build(&rows, &layout, &profile).unwrap();
         check(&window, &rows, &layout);
         prop_assert_eq!(window.extents(), &naive(&rows, &layout, &profile));
         let mut seconds = 0.0;
@@ -232,8 +231,8 @@ fn an_unknown_row_leaves_an_empty_plan() {
     assert_eq!(refused, Err(PlanError::NoRow { row: RowIdx(10), position: 1, n_rows: 10 }));
     assert!(plan.extents().is_empty() && plan.rows().is_empty() && plan.out_rows() == 0);
     assert_eq!(plan.by_extent().len(), 0);
-    let window = [&[RowIdx(0)][..], &[], &[RowIdx(1), RowIdx(12)]];
-    let refused = plan.build_window(&window, &layout, &DiskProfile::default());
+    let rows = [RowIdx(0), RowIdx(1), RowIdx(12)];
+    let refused = plan.build(&rows, &layout, &DiskProfile::default());
     assert_eq!(refused, Err(PlanError::NoRow { row: RowIdx(12), position: 2, n_rows: 10 }));
     let empty = SegmentLayout::new(0, 8).unwrap();
     assert!(plan.build(&[RowIdx(0)], &empty, &DiskProfile::default()).is_err());

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{GroupIndexError, SegmentLayout};
+use super::GroupIndexError;
 use crate::row::RowIdx;
 
 /// Rows in groups of `group_rows` neighbours, each group stored as one piece of bytes, back to
@@ -104,13 +104,5 @@ impl RowGroups {
     /// Returns the bytes of all groups.
     pub(super) fn data_bytes(&self) -> u64 {
         self.starts[self.starts.len() - 1]
-    }
-}
-
-impl SegmentLayout {
-    /// Returns the bytes of the rows of `group` before they were compressed.
-    pub(crate) fn group_raw_bytes(&self, groups: &RowGroups, group: u32) -> usize {
-        let n_rows = (self.n_rows - groups.first_row(group).0).min(groups.group_rows);
-        n_rows as usize * self.row_bytes()
     }
 }

@@ -1,14 +1,12 @@
 //! Where the rows of a segment lie.
 
 mod groups;
-mod sections;
 
 use std::ops::Range;
 
 use thiserror::Error;
 
 pub use groups::RowGroups;
-pub(crate) use sections::Sections;
 
 use crate::limits::{MAX_GROUP_BYTES, MAX_ROW_BYTES, PAGE_BYTES};
 use crate::row::RowIdx;
@@ -195,26 +193,6 @@ impl SegmentLayout {
         start..start + self.row_bytes as u64
     }
 
-    /// Returns the byte of the file at which the page checksum table starts.
-    #[must_use]
-    pub fn table_offset(&self) -> u64 {
-        self.sections().table_offset()
-    }
-
-    /// Returns the bytes from the page checksum table to the footer. They have the table, the index
-    /// of groups where there are any, and the row list of a delta. Each has 4 bytes per entry and
-    /// is padded to whole pages.
-    #[must_use]
-    pub fn table_bytes(&self) -> u64 {
-        self.sections().tables_bytes()
-    }
-
-    /// Returns the byte of the file at which the footer page starts.
-    #[must_use]
-    pub fn footer_offset(&self) -> u64 {
-        self.sections().footer_offset()
-    }
-
     /// Returns the length of the whole file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
@@ -226,6 +204,64 @@ impl SegmentLayout {
         let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
         let n_listed = if self.is_listed { self.n_rows } else { 0 };
         Sections { data_bytes: self.data_bytes(), n_groups, n_listed }
+    }
+
+    /// Returns the bytes of the rows of `group` before they were compressed.
+    pub(crate) fn group_raw_bytes(&self, groups: &RowGroups, group: u32) -> usize {
+        let n_rows = (self.n_rows - groups.first_row(group).0).min(groups.group_rows());
+        n_rows as usize * self.row_bytes()
+    }
+}
+
+/// The three lengths from which every offset in a segment file follows.
+///
+/// ```text
+/// offset                  bytes               content
+/// 0                       4096                header
+/// 4096                    4096 x n_pages      data pages
+/// table_offset            padded to pages     page table: CRC-32 of each data page
+/// index_offset            padded to pages     group index: stored bytes of each row group
+/// list_offset             padded to pages     row list of a delta: the row of each of its rows
+/// footer_offset           4096                footer
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sections {
+    /// Bytes of all data, without the padding of the last page.
+    pub(crate) data_bytes: u64,
+    /// Row groups; 0 in a segment without a group index.
+    pub(crate) n_groups: u32,
+    /// Entries of the row list; 0 in a segment that has every row.
+    pub(crate) n_listed: u32,
+}
+
+impl Sections {
+    pub(crate) const fn n_pages(&self) -> u64 {
+        self.data_bytes.div_ceil(PAGE_BYTES)
+    }
+
+    pub(crate) const fn table_offset(&self) -> u64 {
+        DATA_OFFSET + self.n_pages() * PAGE_BYTES
+    }
+
+    pub(crate) const fn index_offset(&self) -> u64 {
+        self.table_offset() + (self.n_pages() * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(crate) const fn list_offset(&self) -> u64 {
+        self.index_offset() + (self.n_groups as u64 * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(crate) const fn footer_offset(&self) -> u64 {
+        self.list_offset() + (self.n_listed as u64 * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Returns the bytes of page table, group index and row list together.
+    pub(crate) const fn tables_bytes(&self) -> u64 {
+        self.footer_offset() - self.table_offset()
+    }
+
+    pub(crate) const fn file_bytes(&self) -> u64 {
+        self.footer_offset() + PAGE_BYTES
     }
 }
 

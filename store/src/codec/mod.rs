@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-pub(crate) use choose::{SampledTable, choose};
+pub(crate) use choose::SampledTable;
 pub(crate) use decoder::{StoredGroup, with_decoder};
 pub(crate) use encoder::GroupEncoder;
 

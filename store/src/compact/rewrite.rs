@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Compaction;
-use crate::codec::{CodecChoice, SegmentCodec, choose};
+use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
 use crate::error::StoreError;
 use crate::file_system::FileSystem;
 use crate::plan::{DiskProfile, ReadPlan};
@@ -63,8 +63,10 @@ fn codec(
     if old.codec() == SegmentCodec::Raw || (old.codec() == zstd && !is_stub) {
         return Ok(old.codec());
     }
-    choose(CodecChoice::Auto, old.path(), n_rows, spec.row_bytes(), |first, rows| {
-        pieces.read(first, (rows.len() / spec.row_bytes()) as u32, rows)
+    let (file, row_bytes) = (old.path().to_owned(), spec.row_bytes());
+    let table = SampledTable::new(file, n_rows, row_bytes, DiskProfile::default());
+    table.choose(CodecChoice::Auto, |first, rows| {
+        pieces.read(first, (rows.len() / row_bytes) as u32, rows)
     })
 }
 

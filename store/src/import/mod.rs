@@ -6,7 +6,6 @@
 //! synced. Before the rename there is no graph, after it there is a whole one. An import that fails
 //! removes its staging folder. One that is killed leaves it behind under that name, safe to delete.
 
-mod error;
 mod rows;
 
 use std::io;
@@ -16,12 +15,11 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Direction;
+use thiserror::Error;
 use uuid::Uuid;
 
-pub use error::ImportError;
-
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::codec::CodecChoice;
+use crate::codec::{CodecChoice, SampledTable};
 use crate::dtype::Dtype;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
@@ -29,17 +27,41 @@ use crate::file_system::{Disk, FileSystem};
 use crate::graph::{self, Graph, META_FILE};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
 use crate::nan::NanPolicy;
+use crate::plan::DiskProfile;
 use crate::segment::SegmentIdentity;
 use crate::source::{SourceError, TensorSource, check_source};
 use crate::tensor::TensorSpec;
 pub use rows::TensorOptions;
-pub(crate) use rows::{NewTable, SegmentPlace, SourceRows, write_segment};
+pub(crate) use rows::{SourceRows, write_segment};
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
 pub const EXTERNAL_ID_TENSOR: &str = "external_id";
 
 /// Version of the segments that an import writes.
 const FIRST_VERSION: u32 = 1;
+
+/// Why a graph could not be imported. Nothing is left behind.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// Something is at the place already.
+    #[error("{} exists already; an import never overwrites, choose another place", out.display())]
+    Exists {
+        /// Place asked for.
+        out: PathBuf,
+    },
+    /// A tensor by a name that is taken.
+    #[error("tensor `{name}` is there already (`{EXTERNAL_ID_TENSOR}` is always made by import)")]
+    DuplicateTensor {
+        /// The name.
+        name: String,
+    },
+    /// The input is not as it must be.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The graph could not be written, or did not read back as written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// A graph that is being built.
 #[derive(Debug)]
@@ -178,13 +200,13 @@ impl Importer {
         }
         let tensor = check_source(name, source, book.n_nodes())?;
         let dir = parent_of(&self.out);
-        let table = NewTable { device: &*self.device, dir, spec: &tensor, n_rows: book.n_nodes() };
-        let codec = table.settle(options.codec, |first, sample| {
+        let (file, disk) = (dir.join(name), DiskProfile::load(&*self.device, dir));
+        let table = SampledTable::new(file, book.n_nodes(), tensor.row_bytes(), disk);
+        let codec = table.choose(options.codec, |first, sample| {
             let first = first as usize;
             let rows = &external_of[first..first + sample.len() / tensor.row_bytes()];
-            Ok(source.copy_rows(rows, sample)?)
+            Ok::<_, ImportError>(source.copy_rows(rows, sample)?)
         })?;
-        let options = TensorOptions { codec, ..options };
         let total = u64::from(book.n_nodes());
         for part in book.parts() {
             let range = book.range(part);
@@ -198,11 +220,10 @@ impl Importer {
                 n_rows: range.end - range.start,
                 delta_of: None,
             };
-            let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
+            let path = self.part_dir(part)?.join(graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);
-            let place = SegmentPlace { device: &*self.device, dir: &dir, file };
-            let rows = SourceRows { source, options, rows };
-            let record = write_segment(place, &identity, rows, &mut report)?;
+            let rows = SourceRows { source, nan: options.nan, codec, rows };
+            let record = write_segment(&*self.device, &path, &identity, rows, &mut report)?;
             self.records.push((part, record));
         }
         self.tensors.push(tensor);

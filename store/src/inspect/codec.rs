@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::codec::SampledTable;
 use crate::error::StoreError;
 use crate::plan::{DiskProfile, ReadPlan};
-use crate::reader::{PreadReader, RowReader, available_memory_bytes};
+use crate::reader::{PreadReader, RowReader};
 use crate::row::RowIdx;
 use crate::segment::Segment;
 
@@ -57,10 +57,8 @@ impl TensorRows {
             return without(None, "no rows are on this machine".to_owned());
         };
         let (n_rows, row_bytes) = (segment.layout().n_rows(), segment.layout().row_bytes());
-        let (file, memory_bytes) = (segment.path().to_owned(), available_memory_bytes());
-        let table_bytes = raw_bytes;
-        let table =
-            SampledTable { file: &file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
+        let table = SampledTable::new(segment.path().to_owned(), n_rows, row_bytes, disk);
+        let table = SampledTable { table_bytes: raw_bytes, ..table };
         if let Some(reason) = table.raw_anyway() {
             return without(Some("raw"), reason.to_owned());
         }

@@ -1,7 +1,5 @@
 //! A reader over a segment's pages in memory: extent by extent, as a reader of a disk would.
 
-use std::borrow::Cow;
-
 use super::{RowReader, check_output};
 use crate::error::StoreError;
 use crate::layout::{DATA_OFFSET, SegmentLayout};
@@ -12,7 +10,7 @@ use crate::segment::Segment;
 /// All pages of a segment in memory; each is checked on every read, as a reader of a disk would.
 #[derive(Debug)]
 pub struct MemoryReader {
-    segment: Segment,
+    pub(super) segment: Segment,
     pages: Vec<u8>,
 }
 
@@ -31,25 +29,6 @@ impl MemoryReader {
         let start = (extent.first_page * PAGE_BYTES) as usize;
         &self.pages[start..start + extent.len_bytes()]
     }
-
-    /// Executes a plan with each extent read by `read`.
-    pub(super) fn execute_with<'a>(
-        &'a self,
-        plan: &ReadPlan,
-        out: &mut [u8],
-        mut read: impl FnMut(&Extent) -> Result<Cow<'a, [u8]>, StoreError>,
-    ) -> Result<(), StoreError> {
-        check_output(plan.out_rows(), self.segment.layout(), out)?;
-        for (extent, rows) in plan.by_extent() {
-            self.segment.copy_rows(extent, rows, &read(extent)?, out)?;
-        }
-        Ok(())
-    }
-
-    #[cfg(test)]
-    pub(super) fn segment(&self) -> &Segment {
-        &self.segment
-    }
 }
 
 impl RowReader for MemoryReader {
@@ -58,6 +37,10 @@ impl RowReader for MemoryReader {
     }
 
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
-        self.execute_with(plan, out, |extent| Ok(self.bytes_of(extent).into()))
+        check_output(plan.out_rows(), self.layout(), out)?;
+        for (extent, rows) in plan.by_extent() {
+            self.segment.copy_rows(extent, rows, self.bytes_of(extent), out)?;
+        }
+        Ok(())
     }
 }

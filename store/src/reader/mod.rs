@@ -6,15 +6,13 @@ mod direct;
 mod faulty;
 mod mapped;
 mod memory;
-mod pread;
 mod queued;
 
 pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
-pub use direct::DirectReader;
+pub use direct::{DirectReader, PreadReader};
 pub use mapped::MappedReader;
 pub(crate) use mapped::gather_mapped;
 pub use memory::MemoryReader;
-pub use pread::PreadReader;
 
 use std::fmt::Debug;
 

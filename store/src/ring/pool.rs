@@ -61,18 +61,17 @@ pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
 
 /// Returns a ring with as much memory as the kernel registers.
 fn new_ring(pools: &'static Pools) -> io::Result<ReadRing> {
-    let ring = ReadRing::new(DEPTH as u32, new_arena(pools)?)?;
-    if ring.has_registered_memory() {
-        return Ok(ring);
+    let mut arena = new_arena(pools)?;
+    for smaller_bytes in [MIDDLE_ARENA_BYTES, SMALL_ARENA_BYTES] {
+        let ring = ReadRing::new(DEPTH as u32, arena)?;
+        if ring.has_registered_memory() {
+            return Ok(ring);
+        }
+        // Never two together, which would take more memory than either needs.
+        drop(ring);
+        arena = Arena::new(smaller_bytes)?;
     }
-    // Never two together, which would take more memory than either needs.
-    drop(ring);
-    let ring = ReadRing::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
-    if ring.has_registered_memory() {
-        return Ok(ring);
-    }
-    drop(ring);
-    ReadRing::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
+    ReadRing::new(DEPTH as u32, arena)
 }
 
 /// Returns a large arena, while there are few of them.
@@ -142,7 +141,7 @@ fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<ReadRing> {
 
 fn note_refusal(error: &io::Error) {
     let refusals = [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP];
-    if refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
+    if Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno)) {
         REFUSED.store(true, Ordering::Relaxed);
     }
 }

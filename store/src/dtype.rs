@@ -6,7 +6,8 @@ use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Element type of a tensor; rows are packed little-endian elements of it.
+/// Element type of a tensor; rows are packed little-endian elements of it. The position of a type
+/// here is its code in a segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -39,7 +40,7 @@ pub struct UnknownDtype {
 }
 
 impl Dtype {
-    /// Every element type, in the order of its code in a segment header (the code is the position).
+    /// Every element type, in the order of the codes.
     pub const ALL: [Self; 9] = [
         Self::F32,
         Self::F16,
@@ -82,7 +83,7 @@ impl Dtype {
     /// Returns the number that stands for this type in a segment header.
     #[must_use]
     pub(crate) fn code(self) -> u32 {
-        Self::ALL.iter().position(|&dtype| dtype == self).map_or(u32::MAX, |i| i as u32)
+        self as u32
     }
 
     /// Returns the type that `code` stands for.

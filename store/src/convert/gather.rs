@@ -2,7 +2,7 @@
 
 use lodestore_graph::NodeId;
 
-use super::widen::{widen, widen_in_place};
+use super::widen::widen_in_place;
 use crate::dtype::Dtype;
 use crate::error::StoreError;
 
@@ -38,7 +38,7 @@ pub(crate) fn gather_as_f32(
     for (ids, out) in ids.chunks(piece_rows).zip(out.chunks_mut(piece_rows * width)) {
         let rows = &mut rows[..ids.len() * width * size];
         gather(ids, rows)?;
-        widen(dtype, rows, out);
+        dtype.widen(rows, out);
     }
     Ok(())
 }

@@ -19,32 +19,26 @@ impl Dtype {
     ///
     /// When `bytes` does not hold one element for each f32.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
-        widen(self, bytes, out);
-    }
-}
-
-/// Converts as many elements of `dtype` as `out` has.
-///
-/// # Panics
-/// When `bytes` has another number of elements.
-pub(crate) fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), out.len() * dtype.size_bytes(), "one element for each f32");
-    match dtype {
-        Dtype::F32 => each(bytes, out, f32::from_le_bytes),
-        Dtype::F16 => {
-            let (elements, _) = bytes.as_chunks::<2>();
-            for (elements, out) in elements.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
-                widen_f16(elements, out);
+        assert_eq!(bytes.len(), out.len() * self.size_bytes(), "one element for each f32");
+        match self {
+            Self::F32 => each(bytes, out, f32::from_le_bytes),
+            Self::F16 => {
+                let (elements, _) = bytes.as_chunks::<2>();
+                for (elements, out) in elements.chunks(PIECE).zip(out.chunks_mut(PIECE)) {
+                    widen_f16(elements, out);
+                }
             }
+            // The upper half of an f32; a NaN keeps its bits.
+            Self::BF16 => {
+                each(bytes, out, |e| f32::from_bits(u32::from(u16::from_le_bytes(e)) << 16))
+            }
+            Self::F64 => each(bytes, out, |e| f64::from_le_bytes(e) as f32),
+            Self::U8 => each(bytes, out, |e: [u8; 1]| f32::from(e[0])),
+            Self::I8 => each(bytes, out, |e| f32::from(i8::from_le_bytes(e))),
+            Self::I16 => each(bytes, out, |e| f32::from(i16::from_le_bytes(e))),
+            Self::I32 => each(bytes, out, |e| i32::from_le_bytes(e) as f32),
+            Self::I64 => each(bytes, out, |e| i64::from_le_bytes(e) as f32),
         }
-        // The upper half of an f32; a NaN keeps its bits.
-        Dtype::BF16 => each(bytes, out, |e| f32::from_bits(u32::from(u16::from_le_bytes(e)) << 16)),
-        Dtype::F64 => each(bytes, out, |e| f64::from_le_bytes(e) as f32),
-        Dtype::U8 => each(bytes, out, |e: [u8; 1]| f32::from(e[0])),
-        Dtype::I8 => each(bytes, out, |e| f32::from(i8::from_le_bytes(e))),
-        Dtype::I16 => each(bytes, out, |e| f32::from(i16::from_le_bytes(e))),
-        Dtype::I32 => each(bytes, out, |e| i32::from_le_bytes(e) as f32),
-        Dtype::I64 => each(bytes, out, |e| i64::from_le_bytes(e) as f32),
     }
 }
 
@@ -67,7 +61,7 @@ pub(crate) fn widen_in_place(dtype: Dtype, out: &mut [f32]) {
         let from = (4 - size) * n + size * start;
         let buffer = &mut buffer[..size * (end - start)];
         buffer.copy_from_slice(&bytemuck::cast_slice(out)[from..from + buffer.len()]);
-        widen(dtype, buffer, &mut out[start..end]);
+        dtype.widen(buffer, &mut out[start..end]);
     }
 }
 
@@ -121,7 +115,7 @@ mod tests {
             }
         };
         let mut out = vec![-1.0; n];
-        widen(dtype, bytes, &mut out);
+        dtype.widen(bytes, &mut out);
         same(&out);
         if size <= 4 {
             let mut out = vec![-1.0f32; n];
@@ -158,7 +152,7 @@ mod tests {
         for (bits, expected) in
             [(0x7c00u16, f32::INFINITY), (1, 2f32.powi(-24)), (0xfbff, -65504.0)]
         {
-            widen(Dtype::F16, &bits.to_le_bytes(), &mut one);
+            Dtype::F16.widen(&bits.to_le_bytes(), &mut one);
             assert_eq!(one[0].to_bits(), expected.to_bits());
         }
     }

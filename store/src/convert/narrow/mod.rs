@@ -35,35 +35,28 @@ pub(crate) fn narrow(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Re
     for (no, (bytes, out)) in pieces.enumerate() {
         let fits = match (from, to) {
             (Dtype::F32, Dtype::F16) => {
-                from_f32(bytes, out, f32_to_f16, |bits| f16::from_bits(bits).is_finite())
+                let convert = |values: &[f32], bits: &mut [u16]| {
+                    bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
+                };
+                from_f32(bytes, out, convert, |bits| f16::from_bits(bits).is_finite())
             }
             (Dtype::F32, Dtype::BF16) => {
-                from_f32(bytes, out, f32_to_bf16, |bits| bf16::from_bits(bits).is_finite())
+                let convert = |values: &[f32], bits: &mut [u16]| {
+                    bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
+                };
+                from_f32(bytes, out, convert, |bits| bf16::from_bits(bits).is_finite())
             }
-            _ if is_integer(from) => from_integers(from, bytes, to, out),
-            _ => from_floats(from, bytes, to, out),
+            (Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64, _) => {
+                from_floats(from, bytes, to, out)
+            }
+            _ => from_integers(from, bytes, to, out),
         };
         fits.map_err(|unfit| Unfit { element: unfit.element + no * PIECE, ..unfit })?;
     }
     Ok(())
 }
 
-fn is_integer(dtype: Dtype) -> bool {
-    match dtype {
-        Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 => false,
-        Dtype::U8 | Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => true,
-    }
-}
-
 /// Converts the most frequent case, with the processor's own conversion where it has one.
-fn f32_to_f16(values: &[f32], bits: &mut [u16]) {
-    bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
-}
-
-fn f32_to_bf16(values: &[f32], bits: &mut [u16]) {
-    bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
-}
-
 fn from_f32(
     bytes: &[u8],
     out: &mut [u8],

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::header::MAX_HEADER_BYTES;
-use super::{NpyError, NpyHeader, NpyType};
+use super::{NpyError, NpyFault, NpyHeader, NpyType};
 use crate::map::FileMap;
 
 /// A `.npy` file whose header and length have been checked; its data are paged in when touched.
@@ -24,9 +24,12 @@ impl NpyArray {
     pub fn open(path: &Path) -> Result<Self, NpyError> {
         let (file, header) = open_checked(path)?;
         let map = FileMap::of(&file).map_err(|e| NpyError::io(path, "map", e))?;
-        // The file may have changed since.
-        let mapped_bytes = map.bytes().len() as u64;
-        header.check_length(mapped_bytes).map_err(|fault| NpyError::fault(path, fault))?;
+        let expected_bytes = header.data_offset as u64 + header.data_bytes;
+        if map.bytes().len() as u64 != expected_bytes {
+            let found_bytes = map.bytes().len() as u64;
+            let fault = NpyFault::Truncated { expected_bytes, found_bytes };
+            return Err(NpyError::fault(path, fault));
+        }
         Ok(Self { path: path.to_owned(), header, map })
     }
 
@@ -62,7 +65,19 @@ pub(crate) fn open_checked(path: &Path) -> Result<(File, NpyHeader), NpyError> {
     let mut head = vec![0u8; MAX_HEADER_BYTES + 12];
     let n_read = read_prefix(&file, &mut head).map_err(|e| NpyError::io(path, "read", e))?;
     let header = NpyHeader::parse(&head[..n_read]).map_err(|f| NpyError::fault(path, f))?;
-    header.check_length(metadata.len()).map_err(|fault| NpyError::fault(path, fault))?;
+    let found_bytes = metadata.len();
+    let offset_bytes = header.data_offset as u64;
+    let expected_bytes = offset_bytes
+        .checked_add(header.data_bytes)
+        .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: header.shape.clone() }))?;
+    if found_bytes < expected_bytes {
+        let fault = NpyFault::Truncated { expected_bytes, found_bytes };
+        return Err(NpyError::fault(path, fault));
+    }
+    if found_bytes > expected_bytes {
+        let fault = NpyFault::Trailing { extra_bytes: found_bytes - expected_bytes };
+        return Err(NpyError::fault(path, fault));
+    }
     Ok((file, header))
 }
 
@@ -83,7 +98,7 @@ fn read_prefix(file: &File, buffer: &mut [u8]) -> std::io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::npy::{NpyFault, NpyWriter};
+    use crate::npy::NpyWriter;
 
     fn written(dir: &tempfile::TempDir) -> PathBuf {
         let path = dir.path().join("a.npy");

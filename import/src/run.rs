@@ -120,17 +120,21 @@ fn leftover_warnings(out: &Path) -> Vec<String> {
 
 /// Returns the names of folders that killed imports to `out` have left behind, sorted.
 fn leftover_names(out: &Path) -> Vec<String> {
-    let parent = match out.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     let prefix = format!("{}.importing-", out.file_name().unwrap_or_default().display());
     // A folder that cannot be listed has its own error when the import begins.
-    let entries = parent.read_dir().into_iter().flatten().flatten();
+    let entries = parent_of(out).read_dir().into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.filter(|name| name.starts_with(&prefix)).collect();
     names.sort();
     names
+}
+
+/// Returns the folder that `path` is in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]

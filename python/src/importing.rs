@@ -103,7 +103,7 @@ impl Request {
         if let Some(dataset) = &mut dataset {
             observer.warnings.append(&mut dataset.warnings);
             config.edges = dataset.edges.clone();
-            config.nodes = config.nodes.or(dataset.nodes);
+            config.nodes = config.nodes.or(Some(dataset.nodes));
             config.partition.undirected |= dataset.undirected;
             config.tensors.splice(..0, std::mem::take(&mut dataset.tensors));
         }

@@ -12,12 +12,13 @@ mod text;
 use std::path::Path;
 use std::str::FromStr;
 
-use lodestore_graph::edges::EdgeFiles;
+use lodestore_graph::edges::{EdgeFile, EdgeFiles};
 use tempfile::TempDir;
 use thiserror::Error;
 
 use crate::config::TensorFile;
 use crate::error::Error;
+use crate::run::parent_of;
 
 /// Label of a node that has none.
 pub const NO_LABEL: i64 = -1;
@@ -63,7 +64,7 @@ pub struct Dataset {
     /// Tensors, by the names `feat`, `label`, `split` and those of the layout.
     pub tensors: Vec<TensorFile>,
     /// Number of nodes.
-    pub nodes: Option<u32>,
+    pub nodes: u32,
     /// Whether the layout says that each edge stands for both directions.
     pub undirected: bool,
     /// Parts of the dataset that are left out, for people.
@@ -75,10 +76,7 @@ pub struct Dataset {
 impl Dataset {
     /// Reads the folder `dir`. Converted files go to a folder beside `out`, the place of the graph.
     pub fn open(layout: Layout, dir: &Path, out: &Path) -> Result<Self, Error> {
-        let parent = match out.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
+        let parent = parent_of(out);
         let scratch = tempfile::Builder::new().prefix(".lode-").tempdir_in(parent);
         let scratch = scratch.map_err(Error::io(parent, "create a folder in"))?;
         match layout {
@@ -87,16 +85,17 @@ impl Dataset {
         }
     }
 
+    /// Returns the dataset of these edges alone, of one direction.
+    fn new(edges: EdgeFile, nodes: u32, scratch: TempDir) -> Self {
+        let (tensors, warnings) = (Vec::new(), Vec::new());
+        Self { edges: EdgeFiles::one(edges), tensors, nodes, undirected: false, warnings, scratch }
+    }
+
     /// Returns the folder of converted files.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
-}
-
-/// Returns an error about a file or folder of a dataset.
-fn refused(path: &Path, reason: impl Into<String>) -> Error {
-    Error::Dataset { path: path.to_owned(), reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -56,9 +56,7 @@ impl Folder {
     fn npy<T: bytemuck::NoUninit>(&self, name: &str, dtype: NpyType, shape: &[u64], values: &[T]) {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut file = NpyWriter::create(&path, dtype, shape).unwrap();
-        file.write_all(bytemuck::cast_slice(values)).unwrap();
-        file.finish().unwrap();
+        NpyWriter::write(&path, dtype, shape, bytemuck::cast_slice(values)).unwrap();
     }
 
     /// Puts `.npy` files of the dataset into an archive.
@@ -193,7 +191,7 @@ fn imported(folder: &Folder, layout: Layout) -> PathBuf {
         edges: dataset.edges.clone(),
         rules: EdgeRules::default(),
         tensors: std::mem::take(&mut dataset.tensors),
-        nodes: dataset.nodes,
+        nodes: Some(dataset.nodes),
         partition: PartitionConfig::new(Algorithm::Hash, 2),
         order: RowOrder::Input,
         compare_orders: false,

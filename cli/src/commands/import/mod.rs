@@ -129,7 +129,7 @@ impl ImportArgs {
             dataset.warnings.iter().for_each(|warning| eprintln!("lode: warning: {warning}"));
             of_dataset = std::mem::take(&mut dataset.tensors);
             undirected |= dataset.undirected;
-            nodes = nodes.or(dataset.nodes);
+            nodes = nodes.or(Some(dataset.nodes));
         }
         let edges = match &dataset {
             Some(dataset) => dataset.edges.clone(),

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+
+use crate::error::UnknownName;
 
 /// Element type of a tensor; rows are packed little-endian elements of it. The position of a type
 /// here is its code in a segment header.
@@ -29,14 +30,6 @@ pub enum Dtype {
     I32,
     /// Signed 64-bit integer.
     I64,
-}
-
-/// A name that is no element type.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown dtype `{found}`; expected one of f32 f16 bf16 f64 u8 i8 i16 i32 i64")]
-pub struct UnknownDtype {
-    /// The name given.
-    pub found: String,
 }
 
 impl Dtype {
@@ -113,11 +106,12 @@ impl Dtype {
 }
 
 impl FromStr for Dtype {
-    type Err = UnknownDtype;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, UnknownDtype> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
-        known.ok_or_else(|| UnknownDtype { found: name.to_owned() })
+        let expected = "one of f32 f16 bf16 f64 u8 i8 i16 i32 i64";
+        known.ok_or_else(|| UnknownName::new(name, "dtype", expected))
     }
 }
 
@@ -138,6 +132,7 @@ mod tests {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
         }
         assert_eq!(Dtype::from_code(9), None);
-        assert_eq!("f31".parse::<Dtype>(), Err(UnknownDtype { found: "f31".into() }));
+        let unknown = "f31".parse::<Dtype>().unwrap_err();
+        assert_eq!((unknown.kind, &*unknown.found), ("dtype", "f31"));
     }
 }

@@ -15,7 +15,6 @@ use crate::error_origin::ErrorOrigin;
 use crate::file_system::{Disk, FileSystem};
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
-use crate::reader::MappedReader;
 use crate::sealed_text::read_text;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
@@ -171,11 +170,6 @@ impl Graph {
     pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
         let tensor = self.tensor(tensor)?;
         self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))
-    }
-
-    /// Opens a mapped reader of the segment under `tensor` in a partition.
-    pub fn reader(&self, part: PartId, tensor: &str) -> Result<MappedReader, StoreError> {
-        MappedReader::open(self.segment(part, tensor)?)
     }
 
     /// Calls `read` with the catalog of a partition, and again with a fresh one if a file is gone

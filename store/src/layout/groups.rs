@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::GroupIndexError;
+use super::LayoutError;
 use crate::row::RowIdx;
 
 /// Rows in groups of `group_rows` neighbours, each group stored as one piece of bytes, back to
@@ -28,10 +28,10 @@ impl RowGroups {
         row_bytes: u32,
         group_rows: u32,
         lengths: impl ExactSizeIterator<Item = u32>,
-    ) -> Result<Self, GroupIndexError> {
+    ) -> Result<Self, LayoutError> {
         let expected = n_rows.div_ceil(group_rows);
         if lengths.len() != expected as usize {
-            return Err(GroupIndexError::Count { expected, found: lengths.len() as u64 });
+            return Err(LayoutError::GroupCount { expected, found: lengths.len() as u64 });
         }
         let mut starts = Vec::with_capacity(lengths.len() + 1);
         let mut end = 0u64;
@@ -41,7 +41,7 @@ impl RowGroups {
             let n_rows = (u64::from(n_rows) - first).min(u64::from(group_rows));
             let raw_bytes = n_rows * u64::from(row_bytes);
             if stored_bytes == 0 || u64::from(stored_bytes) > raw_bytes {
-                return Err(GroupIndexError::Length { group, stored_bytes, raw_bytes });
+                return Err(LayoutError::GroupLength { group, stored_bytes, raw_bytes });
             }
             end += u64::from(stored_bytes);
             starts.push(end);

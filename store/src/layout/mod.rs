@@ -32,7 +32,7 @@ pub struct SegmentLayout {
     is_listed: bool,
 }
 
-/// A row length or group length that no segment can have.
+/// Lengths of rows or groups that no segment can have.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LayoutError {
     /// Rows of no bytes or too many.
@@ -52,17 +52,9 @@ pub enum LayoutError {
         /// Bytes of one row.
         row_bytes: u32,
     },
-    /// Group lengths that cannot be.
-    #[error(transparent)]
-    Index(#[from] GroupIndexError),
-}
-
-/// A list of group lengths that contradicts the rows.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum GroupIndexError {
     /// Not one length per group.
     #[error("expected {expected} row groups, found {found}")]
-    Count {
+    GroupCount {
         /// Groups that the rows make.
         expected: u32,
         /// Lengths given.
@@ -70,7 +62,7 @@ pub enum GroupIndexError {
     },
     /// A group of no bytes, or of more than its rows.
     #[error("row group {group} has {stored_bytes} bytes, expected 1 to {raw_bytes}")]
-    Length {
+    GroupLength {
         /// The group.
         group: u32,
         /// Its length in the list.
@@ -330,14 +322,11 @@ mod tests {
         let refused = |lengths: &[u32]| {
             SegmentLayout::grouped(25, 400, 10, lengths.iter().copied()).unwrap_err()
         };
-        let count = GroupIndexError::Count { expected: 3, found: 2 };
-        assert_eq!(refused(&[1, 1]), LayoutError::Index(count));
+        assert_eq!(refused(&[1, 1]), LayoutError::GroupCount { expected: 3, found: 2 });
         for (group, lengths) in [(0, [0, 1, 1]), (1, [1, 4001, 1]), (2, [1, 1, 2001])] {
             let error = refused(&lengths);
-            let place = matches!(
-                error,
-                LayoutError::Index(GroupIndexError::Length { group: found, .. }) if found == group
-            );
+            let place =
+                matches!(error, LayoutError::GroupLength { group: found, .. } if found == group);
             assert!(place, "{error}");
         }
         for group_rows in [0, MAX_GROUP_BYTES as u32 / 400 + 1, u32::MAX] {

@@ -8,7 +8,7 @@ mod mapped;
 mod memory;
 mod queued;
 
-pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
+pub use choice::{OpenOptions, ReaderKind, available_memory_bytes, choose, open};
 pub use direct::{DirectReader, PreadReader};
 pub use mapped::MappedReader;
 pub(crate) use mapped::gather_mapped;

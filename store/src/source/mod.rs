@@ -1,6 +1,5 @@
 //! Where the rows of an import come from: arrays in files, one row per node in the input's order.
 
-mod converted;
 mod dense;
 mod error;
 mod npz_csr;
@@ -10,12 +9,12 @@ use std::path::Path;
 
 use lodestore_graph::npy::NpyType;
 
-pub use converted::ConvertedSource;
 pub use dense::DenseSource;
 pub use error::SourceError;
 pub use npz_csr::NpzCsrSource;
 pub use npz_member::{Npz, NpzMember};
 
+use crate::convert::{Unfit, narrow};
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;
 
@@ -113,6 +112,57 @@ pub fn check_source(
         .map_err(|_| SourceError::Width { file: file(), found: source.width() })?;
     TensorSpec::new(name, source.dtype(), width)
         .map_err(|source| SourceError::Spec { file: file(), source })
+}
+
+/// A source whose elements are converted as they are copied.
+///
+/// To a float, elements are rounded to the nearest, and a finite one that would become infinite is
+/// an error. To an integer, only integers within its range pass. Errors name row and column.
+pub struct ConvertedSource {
+    source: Box<dyn TensorSource>,
+    to: Dtype,
+}
+
+impl ConvertedSource {
+    /// Returns the rows of `source` with elements of type `to`.
+    #[must_use]
+    pub fn new(source: Box<dyn TensorSource>, to: Dtype) -> Self {
+        Self { source, to }
+    }
+}
+
+impl TensorSource for ConvertedSource {
+    fn dtype(&self) -> Dtype {
+        self.to
+    }
+
+    fn width(&self) -> u64 {
+        self.source.width()
+    }
+
+    fn n_rows(&self) -> u64 {
+        self.source.n_rows()
+    }
+
+    fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        let from = self.source.dtype();
+        let mut bytes = vec![0; out.len() / self.to.size_bytes() * from.size_bytes()];
+        self.source.copy_rows(rows, &mut bytes)?;
+        narrow(from, &bytes, self.to, out).map_err(|Unfit { element, value }| {
+            let width = self.width() as usize;
+            SourceError::Unfit {
+                file: self.path().to_owned(),
+                row: rows[element / width],
+                column: element % width,
+                value,
+                dtype: self.to,
+            }
+        })
+    }
 }
 
 #[cfg(test)]

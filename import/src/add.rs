@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::config::TensorFile;
 use crate::error::{Error, refused};
-use crate::observer::Observer;
+use crate::run::Observer;
 
 /// The tensors that were added to a graph.
 #[derive(Clone, Debug, Serialize)]

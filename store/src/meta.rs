@@ -39,9 +39,9 @@ pub struct GraphMeta {
 /// Why a text is not the description of a graph.
 #[derive(Debug, Error)]
 pub enum MetaError {
-    /// The first line does not vouch for the text.
-    #[error("{reason}; this is no graph.toml, or it was damaged or edited: restore it from a copy")]
-    Checksum {
+    /// The text contradicts its checksum or itself.
+    #[error("{reason}")]
+    Unsound {
         /// Expected and found.
         reason: String,
     },
@@ -60,35 +60,19 @@ pub enum MetaError {
     /// The bounds are no partition book.
     #[error("bounds: {0}")]
     Book(#[from] BookError),
-    /// Bounds and node count disagree.
-    #[error("bounds end at {bounds_end}, but nodes = {nodes}")]
-    Nodes {
-        /// Last bound.
-        bounds_end: u32,
-        /// Node count.
-        nodes: u32,
-    },
     /// A tensor cannot be.
     #[error(transparent)]
     Tensor(#[from] TensorSpecError),
-    /// Two tensors of one name.
-    #[error("tensor `{name}` is listed twice")]
-    DuplicateTensor {
-        /// The name.
-        name: String,
-    },
-    /// Too many tensors.
-    #[error("{found} tensors; the limit is {MAX_TENSORS}")]
-    TooManyTensors {
-        /// Tensors listed.
-        found: usize,
-    },
 }
 
 impl GraphMeta {
     /// Checks the text of a `graph.toml`; returns the description and its partition book.
     pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
-        let body = sealed_body(text).map_err(|reason| MetaError::Checksum { reason })?;
+        let body = sealed_body(text).map_err(|reason| MetaError::Unsound {
+            reason: format!(
+                "{reason}; this is no graph.toml, or it was damaged or edited: restore it from a copy"
+            ),
+        })?;
         let found = format_version(body)?;
         if found > GRAPH_FORMAT_VERSION {
             return Err(MetaError::Newer { found });
@@ -114,17 +98,20 @@ impl GraphMeta {
     }
 
     fn check(&self) -> Result<PartitionBook, MetaError> {
+        let unsound = |reason| Err(MetaError::Unsound { reason });
         let book = PartitionBook::new(self.bounds.clone())?;
         if book.n_nodes() != self.nodes {
-            return Err(MetaError::Nodes { bounds_end: book.n_nodes(), nodes: self.nodes });
+            let (bounds_end, nodes) = (book.n_nodes(), self.nodes);
+            return unsound(format!("bounds end at {bounds_end}, but nodes = {nodes}"));
         }
         if self.tensors.len() > MAX_TENSORS {
-            return Err(MetaError::TooManyTensors { found: self.tensors.len() });
+            let found = self.tensors.len();
+            return unsound(format!("{found} tensors; the limit is {MAX_TENSORS}"));
         }
         for (i, tensor) in self.tensors.iter().enumerate() {
             tensor.check()?;
             if self.tensors[..i].iter().any(|other| other.name == tensor.name) {
-                return Err(MetaError::DuplicateTensor { name: tensor.name.clone() });
+                return unsound(format!("tensor `{}` is listed twice", tensor.name));
             }
         }
         Ok(book)
@@ -195,13 +182,13 @@ mod tests {
         let unknown = parse(|t| t.replace("nodes", "colour = 1\nnodes"));
         assert!(unknown.to_string().contains("colour"), "{unknown}");
         let nodes = parse(|t| t.replace("nodes = 2708", "nodes = 2709"));
-        assert!(matches!(nodes, MetaError::Nodes { bounds_end: 2708, nodes: 2709 }));
+        assert_eq!(nodes.to_string(), "bounds end at 2708, but nodes = 2709");
         let bounds = parse(|t| t.replace("1000, 1000", "1000, 999"));
         assert!(matches!(bounds, MetaError::Book(_)), "{bounds}");
         let width = parse(|t| t.replace("1433", "0"));
         assert!(matches!(width, MetaError::Tensor(TensorSpecError::ZeroWidth { .. })));
         let twice = parse(|t| t.replace("label", "feat"));
-        assert!(matches!(twice, MetaError::DuplicateTensor { .. }));
+        assert_eq!(twice.to_string(), "tensor `feat` is listed twice");
         let outside = parse(|t| t.replace("\"label\"", "\"../label\""));
         assert!(matches!(outside, MetaError::Tensor(TensorSpecError::Name { .. })));
     }

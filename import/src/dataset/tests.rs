@@ -18,7 +18,7 @@ use zip::write::SimpleFileOptions;
 use super::convert::{Numbers, Split};
 use super::*;
 use crate::config::{EdgeRules, ImportConfig};
-use crate::observer::Silent;
+use crate::run::Silent;
 
 /// Five nodes, five edges.
 const EDGES: [[u32; 2]; 5] = [[0, 1], [1, 2], [2, 3], [4, 0], [3, 4]];

@@ -22,22 +22,7 @@ pub enum SourceError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Neither of the known endings.
-    #[error(
-        "{}: unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed rows \
-         without a header tell type and width (--raw NAME=f32x128)", file.display()
-    )]
-    Kind {
-        /// File given.
-        file: PathBuf,
-    },
-    /// An array with a header, described as rows alone.
-    #[error("{}: this is a .npy file; give it without type and width (--raw)", file.display())]
-    NotRaw {
-        /// File concerned.
-        file: PathBuf,
-    },
-    /// The content is not what such a file has.
+    /// The file is of another kind, or its content is not what such a file has.
     #[error("{}: {reason}", file.display())]
     Content {
         /// File concerned.
@@ -79,14 +64,6 @@ pub enum SourceError {
         /// Nodes of the graph.
         expected: u32,
         /// Rows found.
-        found: u64,
-    },
-    /// More columns than a row can have.
-    #[error("{}: {found} columns are more than a row can have", file.display())]
-    Width {
-        /// File concerned.
-        file: PathBuf,
-        /// Columns found.
         found: u64,
     },
     /// The tensor cannot be stored.

@@ -46,7 +46,11 @@ pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
         Some("npy") => Ok(Box::new(DenseSource::open_npy(path)?)),
         Some("npz") => open_npz(path, member),
         Some("safetensors") => Ok(Box::new(DenseSource::open_safetensors(path, member)?)),
-        _ => Err(SourceError::Kind { file: path.to_owned() }),
+        _ => Err(SourceError::content(
+            path,
+            "unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed \
+             rows without a header tell type and width (--raw NAME=f32x128)",
+        )),
     }
 }
 
@@ -108,8 +112,10 @@ pub fn check_source(
         return Err(SourceError::RowCount { file, expected: n_nodes, found });
     }
     let file = || source.path().to_owned();
-    let width = u32::try_from(source.width())
-        .map_err(|_| SourceError::Width { file: file(), found: source.width() })?;
+    let width = u32::try_from(source.width()).map_err(|_| {
+        let reason = format!("{} columns are more than a row can have", source.width());
+        SourceError::Content { file: file(), reason }
+    })?;
     TensorSpec::new(name, source.dtype(), width)
         .map_err(|source| SourceError::Spec { file: file(), source })
 }

@@ -28,10 +28,12 @@ fn raw_rows_are_as_described() {
         assert!(error.contains("do not fill 24 bytes"), "{error}");
     }
     fs::write(&path, b"\x93NUMPY00").unwrap();
-    assert!(matches!(DenseSource::open_raw(&path, Dtype::U8, 8), Err(SourceError::NotRaw { .. })));
+    let not_raw = DenseSource::open_raw(&path, Dtype::U8, 8).unwrap_err().to_string();
+    assert!(not_raw.contains("this is a .npy file; give it without"), "{not_raw}");
     fs::write(&path, []).unwrap();
     assert_eq!(DenseSource::open_raw(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
-    assert!(matches!(open_source(&path), Err(SourceError::Kind { .. })));
+    let unknown = open_source(&path).err().unwrap().to_string();
+    assert!(unknown.contains("rows.bin: unknown kind of file"), "{unknown}");
 }
 
 /// The arrays of a CSR matrix of `f32`, easily spoilt.
@@ -165,7 +167,7 @@ fn a_width_without_bounds_is_refused_before_a_row_is_made() {
     let csr = Csr { shape: [3, i64::MAX], ..Csr::small() };
     let source = csr.open().unwrap();
     let refused = check_source("feat", &source, 3).unwrap_err();
-    assert!(matches!(refused, SourceError::Width { .. }), "{refused}");
+    assert!(refused.to_string().contains("columns are more than a row can have"), "{refused}");
     let csr = Csr { shape: [3, 1 << 30], ..Csr::small() };
     let refused = check_source("feat", &csr.open().unwrap(), 3).unwrap_err();
     assert!(matches!(refused, SourceError::Spec { .. }), "{refused}");
@@ -213,8 +215,8 @@ fn other_archives_are_refused_by_what_they_lack() {
     archive.finish().unwrap();
     let error = NpzCsrSource::open(&path).unwrap_err().to_string();
     assert!(error.contains("shape.npy") && error.contains("arr_0.npy"), "{error}");
-    let unknown = open_source(&dir.path().join("x.csv")).map(|_| ()).unwrap_err();
-    assert!(matches!(unknown, SourceError::Kind { .. }));
+    let unknown = open_source(&dir.path().join("x.csv")).err().unwrap().to_string();
+    assert!(unknown.contains("x.csv: unknown kind of file"), "{unknown}");
 }
 
 #[test]

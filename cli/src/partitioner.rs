@@ -2,6 +2,7 @@
 
 use clap::Args;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
+use lodestore_graph::topology::Direction;
 
 use crate::usage::UsageError;
 
@@ -38,7 +39,7 @@ impl PartitionerArgs {
         &self,
         algorithm: Algorithm,
         n_parts: u16,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<PartitionConfig, UsageError> {
         let is_spring = matches!(algorithm, Algorithm::Spring(_));
         if !is_spring && (self.tau.is_some() || self.beta.is_some() || self.passes.is_some()) {
@@ -47,7 +48,7 @@ impl PartitionerArgs {
             )));
         }
         let refine = self.refine.unwrap_or(is_spring.into());
-        Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, undirected)
+        Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, direction)
     }
 
     /// Does as [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING,
@@ -56,7 +57,7 @@ impl PartitionerArgs {
         &self,
         algorithm: Algorithm,
         n_parts: u16,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<PartitionConfig, UsageError> {
         let algorithm = match algorithm {
             Algorithm::Spring(defaults) => Algorithm::Spring(SpringParams {
@@ -67,7 +68,7 @@ impl PartitionerArgs {
             other => other,
         };
         let config = PartitionConfig {
-            undirected,
+            direction,
             max_balance: self.max_balance,
             refine_rounds: self.refine.unwrap_or(0),
             ..PartitionConfig::new(algorithm, n_parts)

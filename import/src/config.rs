@@ -6,7 +6,7 @@ use std::str::FromStr;
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
-use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
+use lodestore_graph::topology::{Direction, EdgePolicy, TopologyOptions};
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::nan::NanPolicy;
@@ -117,11 +117,11 @@ impl Default for EdgeRules {
 impl EdgeRules {
     pub(crate) fn options<'a>(
         &self,
-        undirected: bool,
+        direction: Direction,
         weights: Option<&'a [f32]>,
     ) -> TopologyOptions<'a> {
         TopologyOptions {
-            undirected,
+            direction,
             self_loops: self.self_loops,
             duplicates: self.duplicates,
             edge_ids: self.edge_ids,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::partition::{PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Direction, Topology, write_topologies_with};
+use lodestore_graph::topology::{Topology, write_topologies_with};
 use lodestore_store::Importer;
 use lodestore_store::import::TensorOptions;
 use lodestore_store::reader::available_memory_bytes;
@@ -77,7 +77,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     observer.staged(&staging).map_err(Error::io(&staging, "watch"))?;
-    let PartitionConfig { n_parts, undirected, .. } = partition_config;
+    let PartitionConfig { n_parts, direction, .. } = partition_config;
     input.keep_parsed(&config.edges, &staging)?;
 
     begin(observer, "partition")?;
@@ -95,7 +95,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let uuid = *importer.uuid().as_bytes();
     let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
     let topology_path = |part| importer.topology_path(part);
-    let options = config.rules.options(undirected, input.weights.as_ref().map(Weights::as_slice));
+    let options = config.rules.options(direction, input.weights.as_ref().map(Weights::as_slice));
     let written = write_topologies_with(edges, relabelling, &options, uuid, &topology_path)?;
     // As readers will open it.
     let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
@@ -120,7 +120,6 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     }
     begin(observer, "sync")?;
     let n_edges = written.n_edges_directed;
-    let direction = if undirected { Direction::Undirected } else { Direction::Directed };
     let graph = importer.commit(&relabelling, n_edges, direction)?;
     let stages = StageReports {
         partitioning: &partitioning.report,

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use lodestore_graph::edges::{EdgeFile, EdgeFiles};
+use lodestore_graph::topology::Direction;
 use tempfile::TempDir;
 use thiserror::Error;
 
@@ -65,8 +66,8 @@ pub struct Dataset {
     pub tensors: Vec<TensorFile>,
     /// Number of nodes.
     pub nodes: u32,
-    /// Whether the layout says that each edge stands for both directions.
-    pub undirected: bool,
+    /// Undirected where the layout says that each edge stands for both directions.
+    pub direction: Direction,
     /// Parts of the dataset that are left out, for people.
     pub warnings: Vec<String>,
     /// Converted files; removed with this.
@@ -88,7 +89,8 @@ impl Dataset {
     /// Returns the dataset of these edges alone, of one direction.
     fn new(edges: EdgeFile, nodes: u32, scratch: TempDir) -> Self {
         let (tensors, warnings) = (Vec::new(), Vec::new());
-        Self { edges: EdgeFiles::one(edges), tensors, nodes, undirected: false, warnings, scratch }
+        let (edges, direction) = (EdgeFiles::one(edges), Direction::Directed);
+        Self { edges, tensors, nodes, direction, warnings, scratch }
     }
 
     /// Returns the folder of converted files.

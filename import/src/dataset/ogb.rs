@@ -42,7 +42,7 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
         false => of_text(&raw, scratch)?,
     };
     let name = dir.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    dataset.undirected = UNDIRECTED.iter().any(|known| name.contains(known));
+    dataset.direction = UNDIRECTED.iter().any(|known| name.contains(known)).into();
     if find(&raw, "edge-feat").is_some() {
         dataset.warnings.push("features of edges are left out".to_owned());
     }

@@ -246,7 +246,7 @@ fn only_some_datasets_store_one_direction() {
         let path = folder.0.path().join(name);
         fs::rename(folder.path(), &path).unwrap();
         let dataset = Dataset::open(Layout::Ogb, &path, &folder.0.path().join("g")).unwrap();
-        assert_eq!(dataset.undirected, expected, "{name}");
+        assert_eq!(dataset.direction, expected.into(), "{name}");
     }
 }
 

@@ -9,7 +9,7 @@ use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Direction, Topology};
+use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::report::RowsFrom;
@@ -105,11 +105,10 @@ impl Source {
 
     /// Cuts the graph as `config` says.
     pub(super) fn cut(&self, config: &PartitionConfig) -> Result<Cut> {
-        let config = PartitionConfig { undirected: self.undirected, ..config.clone() };
+        let config = PartitionConfig { direction: self.undirected.into(), ..config.clone() };
         let cut = partition(&self.edges, self.n_nodes, &config)?;
         let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
-        let direction = if self.undirected { Direction::Undirected } else { Direction::Directed };
-        let topology = Topology::from_edges(&self.edges, &relabelling, direction)?;
+        let topology = Topology::from_edges(&self.edges, &relabelling, config.direction)?;
         Ok(Cut {
             report: cut.report,
             topology: Arc::new(topology),

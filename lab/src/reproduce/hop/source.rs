@@ -133,14 +133,13 @@ impl ServerCut {
     /// Returns each of `n_servers` a partition.
     pub(super) fn new(source: &InputGraph, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
         let config = PartitionConfig {
-            undirected: source.undirected,
+            direction: source.undirected.into(),
             refine_rounds: u32::from(matches!(algorithm, Algorithm::Spring(_))),
             ..PartitionConfig::new(algorithm.clone(), n_servers)
         };
         let cut = partition(&source.edges, source.n_nodes, &config)?;
         let relabelling = Relabelling::new(&cut.assignment, n_servers)?;
-        let direction = if source.undirected { Direction::Undirected } else { Direction::Directed };
-        let topology = Topology::from_edges(&source.edges, &relabelling, direction)?;
+        let topology = Topology::from_edges(&source.edges, &relabelling, config.direction)?;
         let internal = |&node: &u32| NodeId(relabelling.internal_of[node as usize]);
         let mut train: Vec<NodeId> = source.train.iter().map(internal).collect();
         train.sort_unstable();

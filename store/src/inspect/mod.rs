@@ -261,7 +261,6 @@ mod tests {
     use super::*;
     use crate::fixture::{Ring, WIDTH};
     use crate::import::EXTERNAL_ID_TENSOR;
-    use crate::probe::ProbeReads;
 
     #[test]
     fn a_summary_adds_up() {
@@ -285,9 +284,7 @@ mod tests {
         assert_eq!((choice(0).auto.as_deref(), choice(0).zstd_bytes), (Some("raw"), None));
         assert!(choice(0).reason.contains("less than 1 MiB"), "{}", choice(0).reason);
         let profile = DiskProfile { iops: 5.0, ..DiskProfile::default() };
-        StoredProfile::new(profile, Vec::new(), ProbeReads::Direct, 7)
-            .write(&**graph.device(), graph.dir())
-            .unwrap();
+        StoredProfile::new(profile, Vec::new(), 7).write(&**graph.device(), graph.dir()).unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
         fs::write(graph.dir().join(crate::probe::DEVICE_FILE), "nonsense").unwrap();

@@ -67,26 +67,13 @@ impl From<ProfileError> for StoreError {
     }
 }
 
-/// How the reads of a probe reached the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeReads {
-    /// Past the page cache.
-    Direct,
-    /// Through the page cache.
-    Cached,
-}
-
 impl StoredProfile {
-    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s`.
+    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s` by reads past the
+    /// page cache.
     #[must_use]
-    pub fn new(
-        profile: DiskProfile,
-        cells: Vec<ProbeCell>,
-        reads: ProbeReads,
-        measured_unix_s: u64,
-    ) -> Self {
+    pub fn new(profile: DiskProfile, cells: Vec<ProbeCell>, measured_unix_s: u64) -> Self {
         let DiskProfile { iops, bandwidth_bytes_per_s } = profile;
-        let (format_version, direct) = (FORMAT_VERSION, reads == ProbeReads::Direct);
+        let (format_version, direct) = (FORMAT_VERSION, true);
         Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
@@ -193,7 +180,7 @@ mod tests {
             p50_us: 80.0,
             p99_us: 200.5,
         };
-        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), ProbeReads::Direct, 1_800_000_000)
+        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), 1_800_000_000)
     }
 
     /// Returns a changed text under a checksum that fits.

@@ -22,19 +22,14 @@ use crate::report::{ImportReport, StageReports};
 /// The caller's view of an import while it runs.
 pub trait Observer {
     /// Receives the name of a stage that begins.
-    fn stage(&mut self, name: &str) {
-        let _ = name;
-    }
+    fn stage(&mut self, _name: &str) {}
 
     /// Receives the rows that a stage has done, and those in all.
-    fn progress(&mut self, stage: &str, done: u64, total: u64) {
-        let _ = (stage, done, total);
-    }
+    fn progress(&mut self, _stage: &str, _done: u64, _total: u64) {}
 
     /// Receives a folder that exists until the import ends; a process that ends before should
     /// remove it. An error ends the import.
-    fn staged(&mut self, dir: &Path) -> io::Result<()> {
-        let _ = dir;
+    fn staged(&mut self, _dir: &Path) -> io::Result<()> {
         Ok(())
     }
 
@@ -44,9 +39,7 @@ pub trait Observer {
     }
 
     /// Receives a warning for people.
-    fn warn(&mut self, message: &str) {
-        let _ = message;
-    }
+    fn warn(&mut self, _message: &str) {}
 }
 
 /// An observer that ignores everything.

@@ -46,6 +46,8 @@ impl Dtype {
         Self::I64,
     ];
 
+    const NAMES: [&str; 9] = ["f32", "f16", "bf16", "f64", "u8", "i8", "i16", "i32", "i64"];
+
     /// Returns the bytes of one element.
     #[must_use]
     pub const fn size_bytes(self) -> usize {
@@ -60,17 +62,7 @@ impl Dtype {
     /// Returns the name that users write, for example `f32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F64 => "f64",
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-        }
+        Self::NAMES[self as usize]
     }
 
     /// Returns the number that stands for this type in a segment header.

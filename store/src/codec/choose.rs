@@ -42,13 +42,6 @@ pub(crate) struct SampledTable {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// Sizes and times of a table's sample.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CodecAssessment {
-    pub(crate) case: CodecCase,
-    pub(crate) verdict: CodecVerdict,
-}
-
 impl SampledTable {
     /// Returns a table of these rows alone, to be read on this machine from a disk of this profile.
     pub(crate) fn new(file: PathBuf, n_rows: u32, row_bytes: usize, disk: DiskProfile) -> Self {
@@ -69,17 +62,17 @@ impl SampledTable {
             CodecChoice::Zstd => Ok(SegmentCodec::zstd_for(self.row_bytes)),
             CodecChoice::Auto => {
                 let assessed = self.assess(copy_rows)?;
-                Ok(assessed.map_or(SegmentCodec::Raw, |assessed| assessed.verdict.codec))
+                Ok(assessed.map_or(SegmentCodec::Raw, |(_, verdict)| verdict.codec))
             }
         }
     }
 
-    /// Takes a sample and judges by it; `None` for a table that is raw without a look: see
+    /// Takes a sample; returns its sizes and times, and what follows from them. Returns `None` for a table that is raw without a look: see
     /// [`SampledTable::raw_anyway`].
     pub(crate) fn assess<E: From<StoreError>>(
         &self,
         copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Option<CodecAssessment>, E> {
+    ) -> Result<Option<(CodecCase, CodecVerdict)>, E> {
         if self.raw_anyway().is_some() {
             return Ok(None);
         }
@@ -93,7 +86,7 @@ impl SampledTable {
             disk: self.disk,
             memory_bytes: self.memory_bytes,
         };
-        Ok(Some(CodecAssessment { case, verdict: case.judge() }))
+        Ok(Some((case, case.judge())))
     }
 
     /// Returns why no sample would make it anything but raw.

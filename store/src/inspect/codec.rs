@@ -74,14 +74,14 @@ impl TensorRows {
         match assessed {
             Err(error) => without(None, error.to_string()),
             Ok(None) => without(Some("raw"), String::new()),
-            Ok(Some(assessed)) => CodecSummary {
+            Ok(Some((case, verdict))) => CodecSummary {
                 raw_bytes,
-                zstd_bytes: Some(assessed.case.zstd_bytes),
-                decode_bytes_per_s: Some(assessed.case.decode_bytes_per_s),
-                raw_row_seconds: Some(assessed.verdict.raw_row_s),
-                zstd_row_seconds: Some(assessed.verdict.zstd_row_s),
-                auto: Some(assessed.verdict.codec.name().to_owned()),
-                reason: assessed.verdict.reason,
+                zstd_bytes: Some(case.zstd_bytes),
+                decode_bytes_per_s: Some(case.decode_bytes_per_s),
+                raw_row_seconds: Some(verdict.raw_row_s),
+                zstd_row_seconds: Some(verdict.zstd_row_s),
+                auto: Some(verdict.codec.name().to_owned()),
+                reason: verdict.reason,
             },
         }
     }

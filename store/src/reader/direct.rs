@@ -8,7 +8,7 @@ use super::{RowReader, check_output};
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
 use crate::plan::ReadPlan;
-use crate::ring::{InlineQueue, ReadFile, WorkerQueue, lease, lend_arena};
+use crate::ring::{InlineQueue, ReadFile, WorkerQueue, lend_arena, lend_ring};
 use crate::segment::Segment;
 
 /// A plan of at most this many extents is read by the calling thread: waking another one would take
@@ -43,8 +43,8 @@ impl RowReader for DirectReader {
 
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
         check_output(plan.out_rows(), self.layout(), out)?;
-        match lease(&self.file) {
-            Ok(mut ring) => execute(&self.segment, plan, out, &mut *ring),
+        match lend_ring(&self.file, |ring| execute(&self.segment, plan, out, ring)) {
+            Ok(done) => done,
             Err(error) => {
                 // No `Once`: in a child of a fork in the midst of it, it would never end.
                 static HAS_WARNED: AtomicBool = AtomicBool::new(false);

@@ -15,7 +15,7 @@ mod workers;
 
 pub(crate) use buffers::{Arena, Region};
 pub(crate) use file::ReadFile;
-pub(crate) use pool::{lease, lend_arena};
+pub(crate) use pool::{lend_arena, lend_ring};
 pub(crate) use read::{Read, ReadFault, Step};
 pub(crate) use uring::ReadRing;
 pub(crate) use workers::{InlineQueue, WorkerQueue};

@@ -81,8 +81,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let path = dir.path().join("topology");
     let mut seeds = Vec::new();
     for (edge_ids, weights) in [(false, None), (true, None), (true, Some(&weights[..]))] {
-        let options =
-            TopologyOptions { direction: Direction::Undirected, edge_ids, weights, ..TopologyOptions::default() };
+        let options = TopologyOptions {
+            direction: Direction::Undirected,
+            edge_ids,
+            weights,
+            ..TopologyOptions::default()
+        };
         write_topologies_with(&edges, &nodes, &options, [6; 16], &|_| path.clone())
             .expect("a topology");
         let spelled = squeeze(&std::fs::read(&path).expect("a topology"));

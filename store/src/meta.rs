@@ -70,7 +70,8 @@ impl GraphMeta {
     pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
         let body = sealed_body(text).map_err(|reason| MetaError::Unsound {
             reason: format!(
-                "{reason}; this is no graph.toml, or it was damaged or edited: restore it from a copy"
+                "{reason}; this is no graph.toml, or it was damaged or edited: restore it from a \
+                 copy"
             ),
         })?;
         let found = format_version(body)?;

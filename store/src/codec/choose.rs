@@ -67,8 +67,8 @@ impl SampledTable {
         }
     }
 
-    /// Takes a sample; returns its sizes and times, and what follows from them. Returns `None` for a table that is raw without a look: see
-    /// [`SampledTable::raw_anyway`].
+    /// Takes a sample; returns its sizes and times, and what follows from them. Returns `None` for
+    /// a table that is raw without a look: see [`SampledTable::raw_anyway`].
     pub(crate) fn assess<E: From<StoreError>>(
         &self,
         copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,

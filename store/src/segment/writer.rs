@@ -67,8 +67,9 @@ impl SegmentWriter {
         codec: SegmentCodec,
         rows: &[u32],
     ) -> Result<Self, StoreError> {
-        let n_listed = if identity.delta_of.is_some() { identity.n_rows } else { 0 };
-        assert_eq!(n_listed as usize, rows.len(), "a delta lists its rows");
+        assert_eq!(identity.delta_of.is_none(), rows.is_empty(), "a delta lists its rows");
+        let is_whole = rows.is_empty() || rows.len() == identity.n_rows as usize;
+        assert!(is_whole, "a place in the list for each row");
         assert!(rows.is_sorted_by(|a, b| a < b), "rows of a delta ascend");
         assert!(rows.last().is_none_or(|last| identity.delta_of.is_some_and(|of| *last < of)));
         let failed = |source| StoreError::io(path, "write a segment")(source);

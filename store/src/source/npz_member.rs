@@ -86,13 +86,13 @@ impl Npz {
         let (map, start, length) = self.locate(member)?;
         let header = NpyHeader::parse(&map[start..start + length])
             .and_then(|header| header.check_length(length as u64).map(|()| header))
-            .map_err(|fault| broken(&self.path, member, fault))?;
+            .map_err(|fault| broken(&self.path, member, &fault))?;
         Ok(NpzMember { map, start: start + header.data_offset, header })
     }
 
     /// Returns the map that holds a member's bytes, and where in it.
     fn locate(&mut self, member: &str) -> Result<(Arc<FileMap>, usize, usize), SourceError> {
-        let broken = |reason: String| broken(&self.path, member, reason);
+        let broken = |reason: String| broken(&self.path, member, &reason);
         let names: Vec<String> = self.archive.file_names().flatten().map(Into::into).collect();
         if !names.iter().any(|name| name == member) {
             let found = names.iter().take(10).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -117,7 +117,7 @@ impl Npz {
     }
 }
 
-fn broken(archive: &Path, member: &str, reason: impl Display) -> SourceError {
+fn broken(archive: &Path, member: &str, reason: &dyn Display) -> SourceError {
     SourceError::content(archive, format!("member {member}: {reason}"))
 }
 

@@ -4,8 +4,7 @@ use std::str::FromStr;
 
 use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
-
-use crate::error::UnknownName;
+use thiserror::Error;
 
 /// Element type of a tensor; rows are packed little-endian elements of it. The position of a type
 /// here is its code in a segment header.
@@ -30,6 +29,24 @@ pub enum Dtype {
     I32,
     /// Signed 64-bit integer.
     I64,
+}
+
+/// A word that names none of the values of a type.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("unknown {kind} `{found}`; expected {expected}")]
+pub struct UnknownName {
+    /// The word.
+    pub found: String,
+    /// The type, for people.
+    pub kind: &'static str,
+    /// Its names.
+    pub expected: &'static str,
+}
+
+impl UnknownName {
+    pub(crate) fn new(found: &str, kind: &'static str, expected: &'static str) -> Self {
+        Self { found: found.to_owned(), kind, expected }
+    }
 }
 
 impl Dtype {

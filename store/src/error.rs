@@ -397,21 +397,3 @@ impl StoreError {
         move |source| Self::Io { file, action, source }
     }
 }
-
-/// A word that names none of the values of a type.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("unknown {kind} `{found}`; expected {expected}")]
-pub struct UnknownName {
-    /// The word.
-    pub found: String,
-    /// The type, for people.
-    pub kind: &'static str,
-    /// Its names.
-    pub expected: &'static str,
-}
-
-impl UnknownName {
-    pub(crate) fn new(found: &str, kind: &'static str, expected: &'static str) -> Self {
-        Self { found: found.to_owned(), kind, expected }
-    }
-}

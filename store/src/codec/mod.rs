@@ -12,7 +12,7 @@ pub(crate) use choose::SampledTable;
 pub(crate) use decoder::{StoredGroup, with_decoder};
 pub(crate) use encoder::GroupEncoder;
 
-use crate::error::UnknownName;
+use crate::dtype::UnknownName;
 use crate::layout::{LayoutError, check_group_rows};
 
 /// Rows shorter than this share a group; a read of any of them unpacks all of the group.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub use available::available_memory_bytes;
 
 use super::{DirectReader, MappedReader, PreadReader, RowReader};
-use crate::error::{StoreError, UnknownName};
+use crate::dtype::UnknownName;
+use crate::error::StoreError;
 use crate::segment::Segment;
 
 /// Share of the memory that the process may have, as a divisor: segments of up to this share are

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Direction, Topology};
+use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::{EmbeddedStore, Graph};
@@ -160,8 +160,7 @@ mod tests {
             let assignment = assignment.map(lodestore_graph::PartId);
             let relabelling = Relabelling::new(&assignment, 2).unwrap();
             for undirected in [false, true] {
-                let direction =
-                    if undirected { Direction::Undirected } else { Direction::Directed };
+                let direction = undirected.into();
                 let topology = Topology::from_edges(&input, &relabelling, direction).unwrap();
                 assert_eq!(edges(&topology, &relabelling.external_of, undirected), expected);
             }

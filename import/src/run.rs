@@ -120,9 +120,9 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
         rules: &config.rules,
         halos: &halos,
         rows: order,
+        not_served,
     };
-    let report = ImportReport::new(&graph, stages, start)?;
-    Ok(ImportReport { not_served, ..report })
+    ImportReport::new(&graph, stages, start)
 }
 
 /// Begins a stage, unless the import is cancelled.

@@ -141,13 +141,6 @@ impl ReadPlan {
         self.extents.iter().map(|extent| u64::from(extent.n_pages) * PAGE_BYTES).sum()
     }
 
-    /// Returns the physical limit of executing the plan: the sum of 1 / IOPS + bytes / bandwidth.
-    #[must_use]
-    pub fn ideal_seconds(&self, profile: &DiskProfile) -> f64 {
-        self.extents.len() as f64 / profile.iops
-            + self.read_bytes() as f64 / profile.bandwidth_bytes_per_s
-    }
-
     fn clear(&mut self) {
         self.extents.clear();
         self.row_ends.clear();

@@ -1,5 +1,5 @@
-//! Texts of TOML whose first line is `checksum = "xxxxxxxx"`, the CRC-32 in hexadecimal of all bytes
-//! after it. A damaged number is an error, and not another number.
+//! Texts of TOML whose first line is `checksum = "xxxxxxxx"`, the CRC-32 in hexadecimal of all
+//! bytes after it. A damaged number is an error, and not another number.
 
 use std::io;
 use std::path::Path;

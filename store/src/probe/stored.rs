@@ -68,8 +68,8 @@ impl From<ProfileError> for StoreError {
 }
 
 impl StoredProfile {
-    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s` by reads past the
-    /// page cache.
+    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s` by reads past
+    /// the page cache.
     #[must_use]
     pub fn new(profile: DiskProfile, cells: Vec<ProbeCell>, measured_unix_s: u64) -> Self {
         let DiskProfile { iops, bandwidth_bytes_per_s } = profile;

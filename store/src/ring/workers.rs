@@ -151,8 +151,8 @@ impl Workers {
     }
 }
 
-/// Positional reads by the calling thread, one after the other: for a read or two, and where nothing
-/// else works.
+/// Positional reads by the calling thread, one after the other: for a read or two, and where
+/// nothing else works.
 pub(crate) struct InlineQueue<'a> {
     file: &'a dyn FileReader,
     arena: &'a mut Arena,

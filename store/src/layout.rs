@@ -182,6 +182,12 @@ impl SegmentLayout {
         start..start + self.row_bytes as u64
     }
 
+    /// Returns the byte of the file at which the page checksum table starts.
+    #[must_use]
+    pub fn table_offset(&self) -> u64 {
+        self.sections().table_offset()
+    }
+
     /// Returns the length of the whole file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {

@@ -38,7 +38,7 @@ impl Placeholder {
         let codec = SegmentCodec::Zstd { group_rows };
         let tables = tables(segment, &layout, n_groups);
         let mut bytes = identity.header(codec).to_vec();
-        bytes.resize(layout.sections().table_offset() as usize, 0);
+        bytes.resize(layout.table_offset() as usize, 0);
         bytes.extend_from_slice(&tables);
         bytes.extend_from_slice(&identity.footer(codec, &layout.sections(), &tables));
         Some(Self { identity, digest: blake3::hash(&tables).into(), bytes })

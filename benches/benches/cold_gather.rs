@@ -14,17 +14,16 @@
 //! `LODE_COLD_SECONDS` bounds each case. The segment's pages are dropped from the page cache before
 //! each case. Those of a mapped segment are dropped before each plan, since a map fills the cache.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{Trace, feature_graph, plain_reads, row_of, table_graph};
+use lodestore_benches::{ColdSubject, drop_cached, is_asked_for, is_smoke, plain_reads, row_of};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::probe::{ProbeOptions, probe};
 use lodestore_store::reader::{RowReader, open as open_reader};
 use lodestore_store::source::{TensorSource, open_source};
-use lodestore_store::{Graph, ReaderKind, RowIdx};
+use lodestore_store::{ReaderKind, RowIdx};
 
 /// Batches that a plan of a window spans.
 const WINDOW: usize = 8;
@@ -52,11 +51,9 @@ const CASES: [(&str, ReaderKind, Planning); 6] = [
 
 /// Rows to gather, and the expected result.
 struct Subject {
-    graph: Graph,
-    trace: Trace,
+    cold: ColdSubject,
     /// The table that was imported; `None` for the generated one.
     table: Option<Box<dyn TensorSource>>,
-    _dir: tempfile::TempDir,
 }
 
 /// Figures of a case.
@@ -73,85 +70,53 @@ struct Figures {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let is_smoke = args.iter().any(|arg| arg == "--test");
-    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    if !filters.is_empty() && !filters.iter().any(|filter| "cold_gather".contains(*filter)) {
+    if !is_asked_for("cold_gather") {
         return;
     }
-    let subject = Subject::open(is_smoke);
-    let seconds = std::env::var("LODE_COLD_SECONDS").ok().and_then(|text| text.parse().ok());
-    let budget = Duration::from_secs_f64(seconds.unwrap_or(if is_smoke { 0.05 } else { 15.0 }));
+    let cold = ColdSubject::open(2 * WINDOW as u32);
+    let table = cold.table.as_ref().map(|table| open_source(table).expect("a table"));
+    let subject = Subject { cold, table };
+    let trace = &subject.cold.trace;
     println!(
         "cold_gather: {} batches of {} rows of {} B",
-        subject.trace.n_batches(),
-        subject.trace.rows(0..subject.trace.n_batches()).len() / subject.trace.n_batches(),
-        subject.row_bytes(),
+        trace.n_batches(),
+        trace.rows(0..trace.n_batches()).len() / trace.n_batches(),
+        subject.cold.row_bytes(),
     );
-    let mut before = probed(&subject.segment(), is_smoke);
+    let mut before = probed(&subject.segment());
     let wanted = std::env::var("LODE_COLD_CASES").unwrap_or_default();
     for (name, kind, planning) in CASES.into_iter().filter(|(name, ..)| name.contains(&wanted)) {
-        let figures = subject.measure(kind, planning, &before, budget);
-        let after = probed(&subject.segment(), is_smoke);
-        figures.print(name, subject.row_bytes(), &[before, after]);
+        let figures = subject.measure(kind, planning, &before);
+        let after = probed(&subject.segment());
+        figures.print(name, subject.cold.row_bytes(), &[before, after]);
         before = after;
     }
 }
 
 impl Subject {
-    fn open(is_smoke: bool) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path_of = |name: &str| std::env::var_os(name).map(PathBuf::from);
-        match (path_of("LODE_COLD_TABLE"), path_of("LODE_COLD_TRACE")) {
-            (Some(table), Some(trace)) => {
-                let place = path_of("LODE_COLD_GRAPH").unwrap_or_else(|| dir.path().join("graph"));
-                let (graph, trace) = (table_graph(&table, &place), Trace::read(&trace));
-                let table = Some(open_source(&table).expect("a table"));
-                Self { graph, trace, table, _dir: dir }
-            }
-            _ => {
-                let n_nodes = if is_smoke { 20_000 } else { 500_000 };
-                let trace = Trace::sampled(n_nodes, 2 * WINDOW as u32, n_nodes / 1000);
-                let graph = feature_graph(dir.path(), n_nodes, 128, 1);
-                let graph = Graph::open(&graph).expect("a graph");
-                Self { graph, trace, table: None, _dir: dir }
-            }
-        }
-    }
-
-    fn row_bytes(&self) -> usize {
-        self.graph.tensor("feat").expect("features").row_bytes()
-    }
-
     fn segment(&self) -> PathBuf {
-        self.graph.segment(PartId(0), "feat").expect("a segment").path().to_owned()
+        self.cold.graph.segment(PartId(0), "feat").expect("a segment").path().to_owned()
     }
 
     fn reader(&self, kind: ReaderKind) -> Box<dyn RowReader> {
-        let segment = self.graph.segment(PartId(0), "feat").expect("a segment");
+        let segment = self.cold.graph.segment(PartId(0), "feat").expect("a segment");
         drop_cached(segment.path());
         open_reader(segment, kind).expect("a reader")
     }
 
-    fn measure(
-        &self,
-        kind: ReaderKind,
-        planning: Planning,
-        profile: &DiskProfile,
-        budget: Duration,
-    ) -> Figures {
+    fn measure(&self, kind: ReaderKind, planning: Planning, profile: &DiskProfile) -> Figures {
         let mut reader = self.reader(kind);
-        let n_batches = self.trace.n_batches();
+        let n_batches = self.cold.trace.n_batches();
         let step = if let Planning::Joined(step) = planning { step.min(n_batches) } else { 1 };
         let windows =
-            || (0..=n_batches - step).step_by(step).map(|at| self.trace.rows(at..at + step));
+            || (0..=n_batches - step).step_by(step).map(|at| self.cold.trace.rows(at..at + step));
         let longest = windows().map(<[RowIdx]>::len).max().unwrap_or(0);
         // Touched once, so that the system's making of pages is not part of a gather.
-        let mut out = vec![1u8; longest * self.row_bytes()];
+        let mut out = vec![1u8; longest * self.cold.row_bytes()];
         let (mut plan, mut figures) = (ReadPlan::default(), Figures::default());
         let segment = self.segment();
         for (i, rows) in windows().enumerate() {
-            let out = &mut out[..rows.len() * self.row_bytes()];
+            let out = &mut out[..rows.len() * self.cold.row_bytes()];
             if kind == ReaderKind::Mapped {
                 // One after the other: pages that are mapped stay in the cache.
                 drop(reader);
@@ -165,19 +130,19 @@ impl Subject {
             if i % 2 == 0 {
                 figures.plain_seconds += plain_reads(&segment, plan.extents()).as_secs_f64();
             }
-            if figures.seconds >= budget.as_secs_f64() {
+            if figures.seconds >= self.cold.budget.as_secs_f64() {
                 break;
             }
         }
         if let Some(rows) = windows().nth(figures.n_gathers.saturating_sub(1)) {
-            self.check(rows, &out[..rows.len() * self.row_bytes()]);
+            self.check(rows, &out[..rows.len() * self.cold.row_bytes()]);
         }
         figures
     }
 
     /// Compares some rows with what they must be.
     fn check(&self, rows: &[RowIdx], out: &[u8]) {
-        let row_bytes = self.row_bytes();
+        let row_bytes = self.cold.row_bytes();
         let mut expected = vec![0; row_bytes];
         let every = (rows.len() / CHECKED_ROWS).max(1);
         for (row, found) in rows.iter().zip(out.chunks_exact(row_bytes)).step_by(every) {
@@ -268,14 +233,8 @@ fn cpu_seconds() -> f64 {
     ns.unwrap_or(0.0) / 1e9
 }
 
-fn probed(segment: &Path, is_smoke: bool) -> DiskProfile {
-    let duration = Duration::from_millis(if is_smoke { 300 } else { 8000 });
+fn probed(segment: &Path) -> DiskProfile {
+    let duration = Duration::from_millis(if is_smoke() { 300 } else { 8000 });
     let options = ProbeOptions { duration, ..ProbeOptions::default() };
     probe(segment, &options, &mut |_, _, _| {}).expect("a measurement").profile()
-}
-
-/// Makes the system drop its cache of a file that is not mapped.
-fn drop_cached(path: &Path) {
-    let file = File::open(path).expect("the segment");
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("the pages go");
 }

@@ -7,11 +7,10 @@
 //! segment's pages are dropped from the page cache before each case, and read past it. Plans follow
 //! the graph's `device.toml`, if `lode probe` has made one.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{Trace, feature_graph, table_graph};
+use lodestore_benches::{ColdSubject, Trace, drop_cached, is_asked_for, is_smoke};
 use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::{BatchSource, PreparedBatch, Window};
 use lodestore_client::{BatchLoader, ClientError, EmbeddedSource, Prefetcher, PullKind, RowSource};
@@ -23,12 +22,12 @@ use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
 const CASES: [(usize, usize); 4] = [(16, 8), (8, 4), (4, 2), (16, 1)];
 
 /// The batches of a trace, over and over.
-struct Replay {
-    trace: Trace,
+struct Replay<'a> {
+    trace: &'a Trace,
     n_batches: u32,
 }
 
-impl BatchSource for Replay {
+impl BatchSource for Replay<'_> {
     fn n_batches(&self) -> u32 {
         self.n_batches
     }
@@ -47,22 +46,17 @@ impl BatchSource for Replay {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let is_smoke = args.iter().any(|arg| arg == "--test");
-    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    if !filters.is_empty() && !filters.iter().any(|filter| "cold_prefetch".contains(*filter)) {
+    if !is_asked_for("cold_prefetch") {
         return;
     }
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let (graph, trace) = subject(dir.path(), is_smoke);
-    let seconds = std::env::var("LODE_COLD_SECONDS").ok().and_then(|text| text.parse().ok());
-    let budget = Duration::from_secs_f64(seconds.unwrap_or(if is_smoke { 0.05 } else { 15.0 }));
-    let row_bytes = graph.tensor("feat").expect("features").row_bytes();
+    let subject = ColdSubject::open(32);
+    let row_bytes = subject.row_bytes();
+    let ColdSubject { graph, trace, budget, .. } = &subject;
     println!("cold_prefetch: {} batches, rows of {row_bytes} B", trace.n_batches());
-    let replay = Arc::new(Replay { trace, n_batches: if is_smoke { 60 } else { u32::MAX / 2 } });
+    let replay = Arc::new(Replay { trace, n_batches: if is_smoke() { 60 } else { u32::MAX / 2 } });
     for (n_batches, together) in CASES {
         let window = Window { n_batches, together };
-        let (n_rows, seconds) = run(&graph, &replay, window, budget);
+        let (n_rows, seconds) = run(graph, &replay, window, *budget);
         println!(
             "  {n_batches:>2} batches ahead, {together} together  {:>9.0} rows/s  ({n_rows} rows, \
              {seconds:.2} s)",
@@ -71,23 +65,9 @@ fn main() {
     }
 }
 
-/// Returns a graph of one partition, and batches of it.
-fn subject(dir: &Path, is_smoke: bool) -> (Graph, Trace) {
-    let path_of = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    if let (Some(table), Some(trace)) = (path_of("LODE_COLD_TABLE"), path_of("LODE_COLD_TRACE")) {
-        let place = path_of("LODE_COLD_GRAPH").unwrap_or_else(|| dir.join("graph"));
-        return (table_graph(&table, &place), Trace::read(&trace));
-    }
-    let n_nodes = if is_smoke { 20_000 } else { 500_000 };
-    let graph = feature_graph(dir, n_nodes, 128, 1);
-    (Graph::open(&graph).expect("a graph"), Trace::sampled(n_nodes, 32, n_nodes / 1000))
-}
-
 /// Takes batches for so long; rows and seconds that it took.
 fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) -> (usize, f64) {
-    let segment = graph.segment(PartId(0), "feat").expect("a segment").path().to_owned();
-    let file = std::fs::File::open(segment).expect("the segment");
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("the pages go");
+    drop_cached(graph.segment(PartId(0), "feat").expect("a segment").path());
     let options = OpenOptions { reader: ReaderKind::Direct };
     let graph = Graph::open(graph.dir()).expect("a graph");
     let store = EmbeddedStore::with(graph, Some(&[PartId(0)]), &options).expect("a store");

@@ -173,14 +173,6 @@ fn reader(graph: &std::path::Path) -> MappedReader {
 }
 
 fn report(name: &str, width: u32, n_threads: usize, n_rows: usize, figures: &Figures) {
-    let rate = |time: std::time::Duration| n_rows as f64 / time.as_secs_f64() / 1e6;
-    println!(
-        "memory_gather {} B, {n_threads} threads, {name}: median {:.2} M rows/s ({:.0} % of the \
-         first), best {:.2} ({:.0} %)",
-        width * 4,
-        rate(figures.median),
-        figures.share * 100.0,
-        rate(figures.best),
-        figures.best_share * 100.0,
-    );
+    let figures = figures.text(n_rows as f64 / 1e6, "M rows");
+    println!("memory_gather {} B, {n_threads} threads, {name}: {figures}", width * 4);
 }

@@ -18,7 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_benches::{
-    Contestant, Rounds, feature_graph, is_asked_for, is_smoke, random_ids, row_of, shuffled_ids,
+    Contestant, Rounds, drop_cached, feature_graph, is_asked_for, is_smoke, random_ids, row_of,
+    shuffled_ids,
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::update::Folding;
@@ -48,33 +49,33 @@ fn main() {
     } else {
         Scale { n_nodes: 1_000_000, budget: Duration::from_secs(3) }
     };
-    if is_asked_for("puts") || is_asked_for("updates") {
+    let asked = |part| is_asked_for(part) || is_asked_for("updates");
+    if asked("puts") {
         puts(scale);
     }
-    if is_asked_for("versions") || is_asked_for("updates") {
+    if asked("versions") {
         versions();
     }
-    let (changed, cold) = (is_asked_for("changed"), is_asked_for("cold"));
-    if changed || cold || is_asked_for("updates") {
+    if asked("changed") || asked("cold") {
         let graphs = SHARES.map(|percent| Changed::new(scale, percent));
-        if changed || is_asked_for("updates") {
+        if asked("changed") {
             resident(scale, &graphs);
         }
-        if cold || is_asked_for("updates") {
+        if asked("cold") {
             from_disk(scale, &graphs);
         }
-        if changed || is_asked_for("updates") {
+        if asked("changed") {
             graphs[2].open_again();
             graphs[2].compact();
         }
     }
-    if is_asked_for("commits") || is_asked_for("updates") {
+    if asked("commits") {
         commits(scale);
     }
-    if is_asked_for("opening") || is_asked_for("updates") {
+    if asked("opening") {
         opening(scale);
     }
-    if is_asked_for("tensors") || is_asked_for("updates") {
+    if asked("tensors") {
         tensors::new_tensors(scale);
     }
 }
@@ -300,27 +301,29 @@ fn resident(scale: Scale, graphs: &[Changed; 4]) {
         let Work { batches, out, .. } = &mut *work.lock().expect("no panic");
         batches.iter().for_each(|ids| store.gather("feat", ids, out).expect("rows"));
     };
-    // Each has a graph of its own, so that none finds in the processor's cache what another read.
-    let contestants: [Contestant<'_>; 4] = [
-        ("nothing changed", Box::new(|_| through(&stores[0]))),
-        ("1 % of the rows changed", Box::new(|_| through(&stores[1]))),
-        ("10 % of the rows changed", Box::new(|_| through(&stores[2]))),
-        ("50 % of the rows changed", Box::new(|_| through(&stores[3]))),
-    ];
     println!("updates, gathers of {BATCH_ROWS} rows of {} from memory, one thread:", scale.n_nodes);
-    print_shares(&contestants, 15);
+    print_shares(&stores, 15, &through);
     through(&stores[3]);
     let Work { batches, out, .. } = &*work.lock().expect("no panic");
     assert_mixed(out, &batches[N_BATCHES - 1], &graphs[3]);
 }
 
-/// Runs gathers of all batches in turns, and prints the rate of each contestant.
-fn print_shares(contestants: &[Contestant<'_>], n_rounds: usize) {
-    let figures = Rounds::from_args(n_rounds, 1).run(contestants);
-    for ((name, _), figures) in contestants.iter().zip(figures) {
+/// Runs gathers of all batches in turns, and prints the rate of each store. Each has a graph of its
+/// own, so that none finds in the processor's cache what another read.
+fn print_shares(
+    stores: &[EmbeddedStore; 4],
+    n_rounds: usize,
+    through: &(dyn Fn(&EmbeddedStore) + Sync),
+) {
+    let contestant = |store| -> Contestant<'_> { ("", Box::new(move |_| through(store))) };
+    let contestants = stores.each_ref().map(contestant);
+    let figures = Rounds::from_args(n_rounds, 1).run(&contestants);
+    for (percent, figures) in SHARES.into_iter().zip(figures) {
         let (time, share) = (figures.median, figures.share);
         let rows = (N_BATCHES * BATCH_ROWS) as f64 / time.as_secs_f64() / 1e6;
-        println!("  {name:<26} {rows:>6.2} M rows/s, {share:.2} of the first");
+        println!(
+            "  {percent:>2} % of the rows changed: {rows:>6.2} M rows/s, {share:.2} of the first"
+        );
     }
 }
 
@@ -352,18 +355,12 @@ fn from_disk(scale: Scale, graphs: &[Changed; 4]) {
         let mut out = out.lock().expect("no panic");
         windows.iter().for_each(|ids| store.gather("feat", ids, &mut out).expect("rows"));
     };
-    let contestants: [Contestant<'_>; 4] = [
-        ("nothing changed", Box::new(|_| through(&stores[0]))),
-        ("1 % of the rows changed", Box::new(|_| through(&stores[1]))),
-        ("10 % of the rows changed", Box::new(|_| through(&stores[2]))),
-        ("50 % of the rows changed", Box::new(|_| through(&stores[3]))),
-    ];
     println!(
         "updates, gathers of {WINDOW} batches of {BATCH_ROWS} rows of {} from disk, direct reader, \
          one thread:",
         scale.n_nodes
     );
-    print_shares(&contestants, 5);
+    print_shares(&stores, 5, &through);
     through(&stores[3]);
     assert_mixed(&out.lock().expect("no panic"), windows[windows.len() - 1], &graphs[3]);
 }
@@ -477,11 +474,4 @@ fn copy_seconds(path: &Path) -> f64 {
     let seconds = start.elapsed().as_secs_f64();
     fs::remove_file(&copy).expect("the copy");
     seconds
-}
-
-/// Makes the next read of a file come from the disk.
-fn drop_cached(path: &Path) {
-    let file = File::open(path).expect("a file");
-    file.sync_all().expect("a sync");
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("advice");
 }

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lodestore_benches::{
-    Contestant, Figures, Rounds, feature_graph, is_asked_for, is_smoke, row_of, shuffled_ids,
+    Contestant, Rounds, feature_graph, is_asked_for, is_smoke, row_of, shuffled_ids,
 };
 use lodestore_client::volatile::{StampWanted, VolatilePublisher, VolatileSource};
 use lodestore_client::{Client, ClientConfig};
@@ -100,17 +100,7 @@ fn measure(way: &str, client: &Client, (n_nodes, n_rows): (u32, usize)) {
     let figures = Rounds::from_args(101, 1).run(&contestants);
     with(&|work| work.check());
     for ((name, _), figures) in contestants.iter().zip(figures) {
-        report(way, name, n_rows, &figures);
+        let figures = figures.text((n_rows * ROW_BYTES) as f64 / 1e9, "GB");
+        println!("volatile, {way}, {name}: {figures}");
     }
-}
-
-fn report(way: &str, name: &str, n_rows: usize, figures: &Figures) {
-    let rate = |time: Duration| (n_rows * ROW_BYTES) as f64 / time.as_secs_f64() / 1e9;
-    println!(
-        "volatile, {way}, {name}: median {:.2} GB/s ({:.0} % of a resident pull), best {:.2} ({:.0} %)",
-        rate(figures.median),
-        figures.share * 100.0,
-        rate(figures.best),
-        figures.best_share * 100.0,
-    );
 }

@@ -83,6 +83,17 @@ impl Figures {
             best_share: ratio((best_of_first, &own[0])),
         }
     }
+
+    /// Formats the rate of a round that handles `n` of `unit`, and the first contestant's share.
+    #[must_use]
+    pub fn text(&self, n: f64, unit: &str) -> String {
+        let rate = |time: Duration| n / time.as_secs_f64();
+        let [share, best_share] = [self.share, self.best_share].map(|share| share * 100.0);
+        let (median, best) = (rate(self.median), rate(self.best));
+        format!(
+            "median {median:.2} {unit}/s ({share:.0} % of the first), best {best:.2} ({best_share:.0} %)"
+        )
+    }
 }
 
 /// Returns whether the bench was asked to run small, only to see that it works.

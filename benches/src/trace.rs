@@ -10,7 +10,7 @@ use lodestore_graph::generate::{GraphRecipe, generate};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed};
 use lodestore_graph::topology::{Direction, Topology};
-use lodestore_graph::{NodeId, PartId, splitmix64};
+use lodestore_graph::{NodeId, splitmix64};
 use lodestore_store::RowIdx;
 
 /// Rows batch by batch, in the order of each batch.
@@ -54,8 +54,7 @@ impl Trace {
         let recipe = GraphRecipe { n_nodes, ..GraphRecipe::default() };
         let made = generate(&recipe, dir.path(), &mut |_, _| {}).expect("a graph");
         let edges = NpyEdges::open(&made.edges_path, Some(n_nodes)).expect("edges");
-        let one_part = vec![PartId(0); n_nodes as usize];
-        let nodes = Relabelling::new(&one_part, 1).expect("a partition");
+        let nodes = Relabelling::identity(n_nodes);
         let topology =
             Topology::from_edges(&edges, &nodes, Direction::Undirected).expect("a topology");
         let fanouts = [15, 10, 5].map(|n| Fanout::at_most(n).expect("not 0"));

@@ -197,9 +197,14 @@ impl BucketFollower {
         if needed <= self.bytes_max {
             return Ok(());
         }
-        let (url, limit) = (self.bucket.url().to_owned(), self.bytes_max);
-        let (part, version) = (publication.part(), publication.version());
-        Err(BucketError::NoRoom { url, part, version, needed, limit })
+        let reason = format!(
+            "version {} of partition {} brings the folder to {needed} bytes, of {} at most; raise --disk, \
+             or follow fewer partitions",
+            publication.version(),
+            publication.part(),
+            self.bytes_max
+        );
+        Err(BucketError::NoRoom { url: self.bucket.url().to_owned(), reason })
     }
 }
 

@@ -102,8 +102,10 @@ impl Bucket {
         }
         for (name, version) in &options.pin {
             if let Some(&pinned) = pins.get(name).filter(|pinned| *pinned != version) {
-                let (url, name) = (self.url().to_owned(), name.clone());
-                return Err(BucketError::Pinned { url, name, pinned, wanted: *version });
+                return Err(self.refused(format!(
+                    "pin {name:?} keeps version {pinned}, not {version}; remove it by --unpin {name}, or \
+                     take another name"
+                )));
             }
             // Fails for a version that is not complete.
             self.complete(graph, Some(*version)).await?;

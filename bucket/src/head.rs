@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 use lodestore_store::follow::{Manifest, Succession};
 use uuid::Uuid;
 
-use crate::bucket::{Attempt, Bucket};
+use crate::bucket::Bucket;
 use crate::epochs::Epochs;
 use crate::error::BucketError;
 use crate::layout::{publication_key, publications_prefix};
@@ -114,7 +114,9 @@ impl Bucket {
         known: u64,
     ) -> Result<Option<Last>, BucketError> {
         match known.checked_add(1) {
-            Some(next) if self.is_there(part, next).await? => self.last(graph, part, next).await,
+            Some(next) if self.has(&publication_key(part, next)).await? => {
+                self.last(graph, part, next).await
+            }
             _ => Ok(None),
         }
     }
@@ -134,12 +136,17 @@ impl Bucket {
             Succession::Apart => Err(self.fenced(last)),
             // The folder is behind, whatever its history: the bucket is not.
             Succession::Unknown if ours.version() < last.version() => Err(self.behind(last, ours)),
-            Succession::Unknown => Err(BucketError::UnknownHistory {
-                url: self.url().to_owned(),
-                part: last.part(),
-                published: last.version(),
-                here: ours.version(),
-            }),
+            Succession::Unknown => {
+                let reason = format!(
+                    "partition {} is published at version {}. More than 1,024 commits later, at version \
+                     {}, this folder no longer knows by which commit that was made. If no other folder \
+                     has published it, `lode serve --take-over` continues",
+                    last.part(),
+                    last.version(),
+                    ours.version()
+                );
+                Err(BucketError::UnknownHistory { url: self.url().to_owned(), reason })
+            }
         }
     }
 
@@ -151,20 +158,16 @@ impl Bucket {
         head: &mut Head,
         publication: Publication,
     ) -> Result<Option<Last>, BucketError> {
-        match self.publish(graph, &publication).await? {
-            Attempt::Published => {
-                let bytes = publication.to_bytes();
-                head.last = Some(Last::new(publication, &bytes));
-                head.standing = Standing::Own;
-                Ok(None)
-            }
-            // It may have been removed since, and others be there.
-            Attempt::Lost(_) => {
-                let last = self.last(graph, head.part, head.sequence()).await?;
-                let key = publication_key(head.part, publication.sequence);
-                last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
-            }
+        if self.publish(graph, &publication).await? {
+            let bytes = publication.to_bytes();
+            head.last = Some(Last::new(publication, &bytes));
+            head.standing = Standing::Own;
+            return Ok(None);
         }
+        // The other one may have been removed since, and others be there.
+        let last = self.last(graph, head.part, head.sequence()).await?;
+        let key = publication_key(head.part, publication.sequence);
+        last.map(Some).ok_or_else(|| self.damaged(&key, "it was there just now"))
     }
 
     /// Makes another process's publication the head, if it is one of the history of `ours` in the
@@ -197,30 +200,38 @@ impl Bucket {
     }
 
     fn behind(&self, last: &Publication, ours: &Manifest) -> BucketError {
-        BucketError::Behind {
-            url: self.url().to_owned(),
-            part: last.part(),
-            published: last.version(),
-            here: ours.version(),
-        }
+        let reason = format!(
+            "partition {} is published at version {}, and version {} is here; `lode pull` brings this \
+             folder forward",
+            last.part(),
+            last.version(),
+            ours.version()
+        );
+        BucketError::Behind { url: self.url().to_owned(), reason }
     }
 
     fn fenced(&self, last: &Publication) -> BucketError {
-        BucketError::Fenced {
-            url: self.url().to_owned(),
-            part: last.part(),
-            sequence: last.sequence,
-            version: last.version(),
-        }
+        let reason = format!(
+            "partition {} has publication {} of version {}, which is not in the history of this folder; \
+             another writer publishes here. Stop one of them, and pull what is published into a new \
+             folder",
+            last.part(),
+            last.sequence,
+            last.version()
+        );
+        BucketError::Fenced { url: self.url().to_owned(), reason }
     }
 
     pub(crate) fn taken_over(&self, last: &Publication) -> BucketError {
-        BucketError::TakenOver {
-            url: self.url().to_owned(),
-            part: last.part(),
-            sequence: last.sequence,
-            epoch: last.epoch,
-        }
+        let reason = format!(
+            "another writer has taken partition {} over, by publication {} (epoch {}). Stop one of them: \
+             `lode serve --take-over` takes it back if nothing was committed here meanwhile; else pull \
+             what is published into a new folder",
+            last.part(),
+            last.sequence,
+            last.epoch
+        );
+        BucketError::Fenced { url: self.url().to_owned(), reason }
     }
 }
 

@@ -41,7 +41,7 @@ pub use bucket::Bucket;
 pub use error::BucketError;
 pub use follow::BucketFollower;
 pub use gc::{GcOptions, GcReport};
-pub use publisher::{Folder, PublishedVersion, Publisher};
+pub use publisher::{Folder, Publisher};
 pub use pull::{PullOptions, PullReport};
 pub use push::PushReport;
 

@@ -26,15 +26,6 @@ pub struct Publisher {
     heads: Vec<Head>,
 }
 
-/// The newest published version of a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublishedVersion {
-    /// The partition.
-    pub part: PartId,
-    /// Version of the newest publication; 0 before the first.
-    pub version: u32,
-}
-
 impl Publisher {
     /// Begins to publish partitions of the graph in `dir` behind what is published, all that are
     /// there if empty. No process need have the graph open.
@@ -59,9 +50,9 @@ impl Publisher {
         Ok(Self { bucket, heads })
     }
 
-    /// Returns the newest published version of each partition.
-    pub fn versions(&self) -> impl Iterator<Item = PublishedVersion> {
-        self.heads.iter().map(|head| PublishedVersion { part: head.part, version: head.version() })
+    /// Returns the newest published version of each partition; 0 before the first.
+    pub fn versions(&self) -> impl Iterator<Item = (PartId, u32)> {
+        self.heads.iter().map(|head| (head.part, head.version()))
     }
 
     /// Returns the newest published version of a partition; `None` before the first.
@@ -102,7 +93,7 @@ impl Publisher {
         if let Some(at) = self.heads.iter().position(|head| head.part == part) {
             return Ok(at);
         }
-        let (bucket, dir) = (&self.bucket, live.dir());
+        let (bucket, dir) = (&self.bucket, live.graph().dir());
         let last = bucket.run(bucket.last(identity_of(live.graph()), part, 0))?;
         let epoch = last.as_ref().map_or(0, |last| last.publication.epoch);
         let mut head = Head { part, epoch, last, standing: Standing::Found };

@@ -1,6 +1,5 @@
 //! Pulling: the files of a version that a folder lacks are fetched, checked, and given their names.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::mpsc as finishing;
 use std::thread;
@@ -8,7 +7,7 @@ use std::thread;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
-use lodestore_store::follow::{FetchedFile, Manifest};
+use lodestore_store::follow::{FetchCheck, FetchedFile, Manifest};
 use lodestore_store::graph::META_FILE;
 use lodestore_store::transfer::{Arrival, ArrivingFile};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
@@ -23,6 +22,8 @@ use crate::publication::{GraphIdentity, Publication, PublishedFile};
 
 /// Number of the arrival in which a partition comes first.
 const FIRST_COPY: u64 = 1;
+/// The bucket has the files that are fetched.
+const CHECK: FetchCheck = FetchCheck::AsReceived;
 /// Chunks that have come and are not written yet.
 const N_WAITING: usize = 4;
 
@@ -124,8 +125,8 @@ impl Bucket {
         match parts.iter().find(|part| part.0 >= graph.n_parts) {
             None => Ok(parts),
             Some(&part) => {
-                let (url, n_parts) = (self.url().to_owned(), graph.n_parts);
-                Err(BucketError::NoPart { url, part, n_parts })
+                let n_parts = graph.n_parts;
+                Err(self.refused(format!("there is no partition {part}; the graph has {n_parts}")))
             }
         }
     }
@@ -146,7 +147,9 @@ impl Bucket {
         }
         let arrival = Arrival::find_or_begin(dir, part, FIRST_COPY)?;
         if arrival.id() != FIRST_COPY {
-            return Err(BucketError::Arriving { dir: dir.to_owned(), part });
+            let reason =
+                format!("partition {part} is coming by `lode transfer`; finish that first");
+            return Err(BucketError::refused_at(dir, reason));
         }
         if arrival.is_taken() {
             arrival.take()?;
@@ -167,7 +170,7 @@ impl Bucket {
         let mut fetches = Vec::new();
         for file in others {
             if is_of(manifest, file) {
-                match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes)? {
+                match FetchedFile::begin(&coming, manifest, &file.name, file.n_bytes, CHECK)? {
                     Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                     None => report.files_kept += 1,
                 }
@@ -194,7 +197,11 @@ impl Bucket {
         let options = OpenOptions::default();
         let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         if live.pending_version() > live.version() {
-            return Err(BucketError::Pending { dir: dir.to_owned(), part });
+            let reason = format!(
+                "partition {part} has rows that are not committed; commit them, or pull into another \
+                 folder"
+            );
+            return Err(BucketError::refused_at(dir, reason));
         }
         self.fetch_next(&live, publication, report, progress)?;
         live.install(&publication.manifest)?;
@@ -213,7 +220,7 @@ impl Bucket {
         let is_rows = |file: &&PublishedFile| is_of(manifest, file);
         let mut fetches = Vec::new();
         for file in publication.files.iter().filter(is_rows) {
-            match FetchedFile::begin_next(live, manifest, &file.name, file.n_bytes)? {
+            match FetchedFile::begin_next(live, manifest, &file.name, file.n_bytes, CHECK)? {
                 Some(rows) => fetches.push(Fetch::of_rows(file, rows)),
                 None => report.files_kept += 1,
             }
@@ -241,8 +248,8 @@ impl Bucket {
         }
         report.files += fetches.len() as u64;
         let names: Vec<&str> = fetches.iter().map(|fetch| fetch.file.name.as_str()).collect();
-        let mut left: HashMap<usize, usize> = HashMap::new();
-        jobs.iter().for_each(|(at, ..)| *left.entry(*at).or_default() += 1);
+        let mut left = vec![0; fetches.len()];
+        jobs.iter().for_each(|(at, ..)| left[*at] += 1);
         let coming: Vec<Coming> = fetches.into_iter().map(|fetch| fetch.coming).collect();
         thread::scope(|scope| {
             let (sender, receiver) = mpsc::channel::<(usize, Bytes)>(N_WAITING);
@@ -288,22 +295,19 @@ impl Bucket {
         file: &str,
     ) -> Result<Bytes, BucketError> {
         let key = chunk_key(part, chunk);
-        let Some(bytes) = self.read(&key, n_bytes as u64).await? else {
-            let reason =
-                format!("a chunk of {file} is not there; collected since, or removed by hand");
-            return Err(self.damaged(&key, reason));
+        let reason = match self.read(&key, n_bytes as u64).await? {
+            None => format!("a chunk of {file} is not there; collected since, or removed by hand"),
+            Some(bytes) if bytes.len() != n_bytes => {
+                format!("a chunk of {file} has {} bytes, expected {n_bytes}", bytes.len())
+            }
+            Some(bytes) => match blake3::hash(&bytes) {
+                found if found.as_bytes() == chunk => return Ok(bytes),
+                found => {
+                    format!("a chunk of {file} has BLAKE3 {found}, expected that of its name")
+                }
+            },
         };
-        if bytes.len() != n_bytes {
-            let found = bytes.len();
-            let reason = format!("a chunk of {file} has {found} bytes, expected {n_bytes}");
-            return Err(self.damaged(&key, reason));
-        }
-        let found = blake3::hash(&bytes);
-        if found.as_bytes() != chunk {
-            let reason = format!("a chunk of {file} has BLAKE3 {found}, expected that of its name");
-            return Err(self.damaged(&key, reason));
-        }
-        Ok(bytes)
+        Err(self.damaged(&key, reason))
     }
 }
 
@@ -329,7 +333,7 @@ impl Coming {
 
     fn finish(self) -> Result<(), StoreError> {
         match self {
-            Self::Rows(file) => file.finish_as_received(),
+            Self::Rows(file) => file.finish(),
             Self::List(file) => file.finish(),
         }
     }
@@ -345,10 +349,11 @@ fn is_of(manifest: &Manifest, file: &PublishedFile) -> bool {
     manifest.files().any(|name| name == file.name)
 }
 
-/// Appends chunks as they come, and finishes files with no chunks `left`, beside what still comes.
+/// Appends chunks as they come, and finishes files of which none are `left` to come, beside what
+/// still comes.
 fn write_all(
     coming: Vec<Coming>,
-    mut left: HashMap<usize, usize>,
+    mut left: Vec<usize>,
     mut receiver: mpsc::Receiver<(usize, Bytes)>,
 ) -> Result<(), StoreError> {
     thread::scope(|scope| {
@@ -357,7 +362,7 @@ fn write_all(
         let mut coming: Vec<Option<Coming>> = coming.into_iter().map(Some).collect();
         // A file of which everything had come before.
         let is_whole = |(at, file): (usize, &mut Option<Coming>)| {
-            if left.contains_key(&at) { None } else { file.take() }
+            if left[at] > 0 { None } else { file.take() }
         };
         let mut finished: Vec<Coming> =
             coming.iter_mut().enumerate().filter_map(is_whole).collect();
@@ -373,9 +378,8 @@ fn write_all(
             if written.is_err() {
                 break;
             }
-            let left = left.entry(at).or_default();
-            *left = left.saturating_sub(1);
-            if *left == 0 {
+            left[at] -= 1;
+            if left[at] == 0 {
                 finished.extend(coming[at].take());
             }
         }

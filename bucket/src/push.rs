@@ -23,9 +23,7 @@ use crate::error::BucketError;
 use crate::head::{Head, Standing};
 use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix};
 use crate::publication::{GraphIdentity, Publication, PublishedFile};
-use crate::upload_plan::{
-    FileId, FolderFile, KnownChunks, KnownFile, UPLOAD_MAX, published_chunks,
-};
+use crate::upload_plan::{FileId, KnownChunks, KnownFiles, UPLOAD_MAX, known_file};
 
 /// The result of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -157,7 +155,10 @@ impl Bucket {
                 let took = start.elapsed();
                 if took > UPLOAD_MAX {
                     let hours = took.as_secs() / 3600;
-                    return Err(BucketError::TooSlow { url: self.url().to_owned(), hours });
+                    return Err(self.refused(format!(
+                        "uploading took {hours} h, and garbage collection may have removed what came \
+                         first; run it again: it continues"
+                    )));
                 }
                 let head = &mut heads[upload.at];
                 let at = upload.at;
@@ -191,7 +192,7 @@ impl Bucket {
                 false
             }
             Some(Err(BucketError::Behind { .. })) if head.standing == Standing::Overtaken => {
-                return Ok(ControlFlow::Break(there(head)));
+                return Ok(ControlFlow::Break(pushed(head, false)));
             }
             Some(compared) => compared?,
         };
@@ -204,7 +205,7 @@ impl Bucket {
             && is_there
             && known.has_all_of(last)
         {
-            return Ok(ControlFlow::Break(there(head)));
+            return Ok(ControlFlow::Break(pushed(head, false)));
         }
         let mut chunks = chunks_of(&files, last);
         // What the bucket has lost is read and uploaded again.
@@ -334,27 +335,26 @@ impl Bucket {
             chunks: whole(chunks),
         });
         let publication = head.next(manifest.clone(), files.collect());
-        let (sequence, version) = (publication.sequence, publication.version());
         if let Some(other) = self.publish_at(graph, head, publication).await? {
             self.follow_other(head, other, manifest)?;
             return Ok(None);
         }
-        Ok(Some(PushedPart { part: upload.part.0, version, publication: sequence, is_new: true }))
+        Ok(Some(pushed(head, true)))
     }
 
     pub(crate) fn other_graph(&self, dir: &Path, expected: Uuid, found: Uuid) -> BucketError {
-        BucketError::OtherGraph { url: self.url().to_owned(), dir: dir.to_owned(), expected, found }
+        self.refused(format!(
+            "graph {found} is there, and {} is graph {expected}; use the URL of this graph, or an empty \
+             one",
+            dir.display()
+        ))
     }
 }
 
-/// Returns the outcome for a partition of which nothing is to be published.
-fn there(head: &Head) -> PushedPart {
-    PushedPart {
-        part: head.part.0,
-        version: head.version(),
-        publication: head.sequence(),
-        is_new: false,
-    }
+/// Returns the outcome for a partition of which nothing is to be published any more.
+fn pushed(head: &Head, is_new: bool) -> PushedPart {
+    let (version, publication) = (head.version(), head.sequence());
+    PushedPart { part: head.part.0, version, publication, is_new }
 }
 
 /// A moment by both clocks: one does not run while the machine sleeps, the other can be set back.
@@ -387,24 +387,17 @@ fn id_of(manifest: &Manifest, name: &str) -> FileId {
 
 /// Returns the chunks of each file: those of the last publication, or as many unknown ones.
 fn chunks_of(files: &PartFiles, last: Option<&Publication>) -> Vec<Vec<Option<ChunkId>>> {
-    let folder: Vec<FolderFile> = files
-        .files()
-        .map(|(name, n_bytes)| FolderFile {
-            name: name.to_owned(),
-            n_bytes,
-            id: id_of(files.manifest(), name),
-        })
-        .collect();
     let known = last.into_iter().flat_map(|last| {
-        last.files.iter().map(|file| KnownFile { file, id: id_of(&last.manifest, &file.name) })
+        let id = |file: &PublishedFile| id_of(&last.manifest, &file.name);
+        last.files.iter().map(move |file| (file.name.as_str(), (id(file), file)))
     });
-    let planned = published_chunks(&folder, &known.collect::<Vec<_>>());
-    let unknown = |n_bytes| chunk_lengths(n_bytes).map(|_| None).collect();
-    let chunks = planned.into_iter().zip(&folder).map(|(chunks, file)| match chunks {
-        Some(chunks) => chunks.into_iter().map(Some).collect(),
-        None => unknown(file.n_bytes),
-    });
-    chunks.collect()
+    let known: KnownFiles<'_> = known.collect();
+    let chunks =
+        |(name, n_bytes)| match known_file(&known, name, n_bytes, id_of(files.manifest(), name)) {
+            Some(file) => file.chunks.iter().copied().map(Some).collect(),
+            None => chunk_lengths(n_bytes).map(|_| None).collect(),
+        };
+    files.files().map(chunks).collect()
 }
 
 fn read_chunk(files: &PartFiles, job: Job) -> Result<(ChunkId, Bytes), BucketError> {

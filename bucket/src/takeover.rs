@@ -101,7 +101,9 @@ impl Takeover<'_, '_> {
                 bucket.damaged(&publications_prefix(part), "it was there just now")
             })?;
         }
-        Err(BucketError::Contended { url: bucket.url().to_owned(), part })
+        Err(bucket.refused(format!(
+            "other writers publish partition {part} without pause; stop them, and run it again"
+        )))
     }
 
     /// Returns whether the folder has to be brought to a publication before it can continue it.

@@ -12,15 +12,6 @@ pub(crate) const REUSE_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Longest time from the first chunk to the publication.
 pub(crate) const UPLOAD_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// A file of a folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FolderFile {
-    pub(crate) name: String,
-    pub(crate) n_bytes: u64,
-    /// Two files of one name with the same identity have the same bytes.
-    pub(crate) id: FileId,
-}
-
 /// Identity of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileId {
@@ -32,28 +23,19 @@ pub(crate) enum FileId {
     Unknown,
 }
 
-/// A file of the last publication.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KnownFile<'a> {
-    pub(crate) file: &'a PublishedFile,
-    pub(crate) id: FileId,
-}
+/// Files of the last publication by name, each with its identity. Two files of one name with the
+/// same identity have the same bytes.
+pub(crate) type KnownFiles<'a> = HashMap<&'a str, (FileId, &'a PublishedFile)>;
 
-/// Returns for each file its chunks where the last publication has the same file; the others have
-/// to be read.
-pub(crate) fn published_chunks(
-    files: &[FolderFile],
-    last: &[KnownFile<'_>],
-) -> Vec<Option<Vec<ChunkId>>> {
-    let by_name: HashMap<&str, &KnownFile<'_>> =
-        last.iter().map(|known| (known.file.name.as_str(), known)).collect();
-    let chunks = |file: &FolderFile| {
-        let known = by_name.get(file.name.as_str())?;
-        let is_same =
-            file.id != FileId::Unknown && file.id == known.id && file.n_bytes == known.file.n_bytes;
-        is_same.then(|| known.file.chunks.clone())
-    };
-    files.iter().map(chunks).collect()
+/// Returns the same file of the last publication; another one has to be read.
+pub(crate) fn known_file<'a>(
+    last: &KnownFiles<'a>,
+    name: &str,
+    n_bytes: u64,
+    id: FileId,
+) -> Option<&'a PublishedFile> {
+    let &(known, file) = last.get(name)?;
+    (id != FileId::Unknown && id == known && n_bytes == file.n_bytes).then_some(file)
 }
 
 /// The chunks of a partition that a bucket has.
@@ -108,16 +90,16 @@ mod tests {
             ours in prop::collection::btree_map(0u8..6, (0u64..3, 0u8..4), 0..6),
             theirs in prop::collection::btree_map(0u8..6, (0u64..3, 0u8..4), 0..6),
         ) {
-            let files: Vec<FolderFile> = ours.iter().map(|(name, (n_bytes, kind))| FolderFile {
-                name: name.to_string(), n_bytes: *n_bytes, id: id(*kind),
-            }).collect();
             let published: Vec<PublishedFile> = theirs.iter().map(|(name, (n_bytes, kind))| {
                 let chunks = vec![[name * 16 + kind; 32]];
                 PublishedFile { name: name.to_string(), n_bytes: *n_bytes, chunks }
             }).collect();
-            let last: Vec<KnownFile<'_>> = published.iter().zip(theirs.values())
-                .map(|(file, (_, kind))| KnownFile { file, id: id(*kind) }).collect();
-            let planned = published_chunks(&files, &last);
+            let last: KnownFiles<'_> = published.iter().zip(theirs.values())
+                .map(|(file, (_, kind))| (file.name.as_str(), (id(*kind), file))).collect();
+            let planned: Vec<Option<Vec<ChunkId>>> = ours.iter().map(|(name, (n_bytes, kind))| {
+                let same = known_file(&last, &name.to_string(), *n_bytes, id(*kind));
+                same.map(|file| file.chunks.clone())
+            }).collect();
             let naive: Vec<Option<Vec<ChunkId>>> = ours.iter().map(|(name, (n_bytes, kind))| {
                 let same = theirs.get(name) == Some(&(*n_bytes, *kind)) && *kind != 0;
                 same.then(|| vec![[name * 16 + kind; 32]])

@@ -76,18 +76,17 @@ impl Bucket {
         report: &mut BucketVerifyReport,
         chunks: &mut Chunks,
     ) -> Result<(), BucketError> {
+        let of_part = format!("part-{:03}", part.0);
         let newest = match self.newest(graph, part, 0).await {
             Ok(Some((newest, _))) => newest,
             Ok(None) => {
-                let reason = "nothing is published of it".to_owned();
-                report.damaged.push(BucketDamage { file: format!("part-{:03}", part.0), reason });
+                report.add(of_part, "nothing is published of it");
                 return Ok(());
             }
-            Err(error) => return report.note(format!("part-{:03}", part.0), Err(error)),
+            Err(error) => return report.note(of_part, Err(error)),
         };
         let Some(last) = newest.live().map(|it| it.sequence) else {
-            let reason = "its newest publication was removed".to_owned();
-            report.damaged.push(BucketDamage { file: format!("part-{:03}", part.0), reason });
+            report.add(of_part, "its newest publication was removed");
             return Ok(());
         };
         let mut next_hash = None;
@@ -96,8 +95,7 @@ impl Bucket {
             let (published, bytes) = match self.publication(graph, part, sequence).await {
                 Ok(Some(found)) => found,
                 Ok(None) => {
-                    let reason = "it is missing; numbers have no gap".to_owned();
-                    report.damaged.push(BucketDamage { file: key, reason });
+                    report.add(key, "it is missing; numbers have no gap");
                     continue;
                 }
                 Err(error) => {
@@ -111,8 +109,7 @@ impl Bucket {
             };
             report.publications += 1;
             if next_hash.is_some_and(|expected| expected != *blake3::hash(&bytes).as_bytes()) {
-                let reason = "the publication after it was made over another one".to_owned();
-                report.damaged.push(BucketDamage { file: key, reason });
+                report.add(key, "the publication after it was made over another one");
             }
             next_hash = Some(publication.previous);
             for file in &publication.files {
@@ -126,12 +123,16 @@ impl Bucket {
 }
 
 impl BucketVerifyReport {
+    fn add(&mut self, file: String, reason: impl Into<String>) {
+        self.damaged.push(BucketDamage { file, reason: reason.into() });
+    }
+
     /// Takes damage into the report; passes on errors of the store.
     fn note(&mut self, file: String, result: Result<(), BucketError>) -> Result<(), BucketError> {
         match result {
             Ok(()) => Ok(()),
             Err(error @ (BucketError::Damaged { .. } | BucketError::Newer { .. })) => {
-                self.damaged.push(BucketDamage { file, reason: error.to_string() });
+                self.add(file, error.to_string());
                 Ok(())
             }
             Err(error) => Err(error),

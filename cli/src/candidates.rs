@@ -12,6 +12,8 @@ use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};
 use serde::Serialize;
 
+use crate::usage::first_given;
+
 /// The rules as flags of `lode train --strategy massive` and of `lode cache-bench`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RuleArgs {
@@ -124,14 +126,15 @@ impl RuleArgs {
     /// Returns the first of the flags that is given.
     pub(crate) fn used(self) -> Option<&'static str> {
         let used = [("--candidates", self.candidates.is_some()), ("--rank", self.rank.is_some())];
-        used.into_iter().find(|(_, used)| *used).map(|(flag, _)| flag).or(self.used_by_eviction())
+        first_given(&used).or(self.used_by_eviction())
     }
 
     /// Returns the first of the flags that is given and is for eviction only.
     pub(crate) fn used_by_eviction(self) -> Option<&'static str> {
-        let used =
-            [("--replace", self.replace.is_some()), ("--scoreboard", self.scoreboard.is_some())];
-        used.into_iter().find(|(_, used)| *used).map(|(flag, _)| flag)
+        first_given(&[
+            ("--replace", self.replace.is_some()),
+            ("--scoreboard", self.scoreboard.is_some()),
+        ])
     }
 
     /// Returns whether `--candidates` is given.

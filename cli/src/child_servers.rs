@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::human::joined;
 use crate::program::lode_program;
 
 /// A server must announce its address, and end on request, within this time.
@@ -62,10 +63,9 @@ impl ChildServers {
     /// Returns the addresses and their partitions, for people.
     pub fn text(&self) -> String {
         let server = |Running { address: Address { address, parts }, .. }: &Running| {
-            let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-            format!("{address} (partitions {})", parts.join(", "))
+            format!("{address} (partitions {})", joined(parts, ", "))
         };
-        self.running.iter().map(server).collect::<Vec<_>>().join(", ")
+        joined(self.running.iter().map(server), ", ")
     }
 
     /// Ends all servers, and fails if one does not end well.
@@ -90,11 +90,10 @@ impl Drop for ChildServers {
 fn spawn(graph: &Path, parts: &[u16], log: &Path) -> Result<Child> {
     let program = lode_program()?;
     let stderr = File::create(log).with_context(|| format!("{}: cannot create", log.display()))?;
-    let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
     Command::new(program)
         .arg("serve")
         .arg(graph)
-        .args(["--parts", &parts.join(","), "--listen", "127.0.0.1:0", "--shards", "1"])
+        .args(["--parts", &joined(parts, ","), "--listen", "127.0.0.1:0", "--shards", "1"])
         .args(["--json", "--exit-with-stdin"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -50,12 +50,7 @@ impl Console {
 
     /// Prints nothing: another process reports this one's work.
     pub fn silent() -> Self {
-        Self {
-            name: "",
-            format: OutputFormat::Json,
-            bar: ProgressBar::hidden(),
-            has_answered: AtomicBool::new(false),
-        }
+        Self { bar: ProgressBar::hidden(), ..Self::new("", OutputFormat::Json) }
     }
 
     /// Returns whether one JSON object is wanted.

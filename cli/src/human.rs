@@ -1,5 +1,6 @@
 //! Figures as people read them.
 
+use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Formats `1234567` as `1,234,567`.
@@ -63,6 +64,11 @@ pub fn accuracy(fraction: Option<f64>) -> String {
 /// Formats a count with its noun: `1 server`, `2 servers`.
 pub fn counted(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// Formats items one after the other.
+pub fn joined<T: Display>(items: impl IntoIterator<Item = T>, between: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(between)
 }
 
 fn three_digits(x: f64) -> String {

@@ -22,13 +22,7 @@ impl IdFile {
     /// Opens a 1-D array of u32, i32, u64 or i64; ids must be below `n_nodes`.
     pub(crate) fn open(path: &Path, n_nodes: u32) -> Result<Self> {
         let array = NpyArray::open(path)?;
-        if array.shape().len() != 1 {
-            bail!("{}: ids must have shape (N,), found {:?}", path.display(), array.shape());
-        }
-        let dtype = array.dtype();
-        if !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
-            bail!("{}: ids must be u32, i32, u64 or i64, found {dtype}", path.display());
-        }
+        check_integers(path, "ids", array.dtype(), array.shape())?;
         Ok(Self { array, n_nodes })
     }
 
@@ -43,15 +37,15 @@ impl IdFile {
         &self,
         chunk_ids: usize,
     ) -> impl Iterator<Item = Result<Vec<NodeId>>> + '_ {
-        let id_bytes = self.array.dtype().size_bytes();
-        self.array.bytes().chunks(chunk_ids * id_bytes).enumerate().map(move |(i, chunk)| {
-            let ids = chunk.chunks_exact(id_bytes).map(|bytes| self.number(bytes));
-            let first = i * chunk_ids;
-            ids.enumerate().map(|(j, id)| self.check(first + j, id)).collect()
+        let n_ids = self.len() as usize;
+        (0..n_ids).step_by(chunk_ids).map(move |first| {
+            let positions = first..n_ids.min(first.saturating_add(chunk_ids));
+            positions.map(|position| self.id(position)).collect()
         })
     }
 
-    fn check(&self, position: usize, id: i128) -> Result<NodeId> {
+    fn id(&self, position: usize) -> Result<NodeId> {
+        let id = integer(self.array.dtype(), self.array.bytes(), position);
         match u32::try_from(id) {
             Ok(id) if id < self.n_nodes => Ok(NodeId(id)),
             _ => bail!(
@@ -61,16 +55,30 @@ impl IdFile {
             ),
         }
     }
+}
 
-    fn number(&self, bytes: &[u8]) -> i128 {
-        let mut wide = [0; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        let bits = u64::from_le_bytes(wide);
-        match self.array.dtype() {
-            NpyType::I32 => i128::from(bits as u32 as i32),
-            NpyType::I64 => i128::from(bits as i64),
-            _ => i128::from(bits),
-        }
+/// Fails unless an array is a list of whole numbers; `what` says of which, for the message.
+pub(crate) fn check_integers(path: &Path, what: &str, dtype: NpyType, shape: &[u64]) -> Result<()> {
+    let path = path.display();
+    if shape.len() != 1 {
+        bail!("{path}: {what} must have shape (N,), found {shape:?}");
+    }
+    if !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
+        bail!("{path}: {what} must be u32, i32, u64 or i64, found {dtype}");
+    }
+    Ok(())
+}
+
+/// Returns number `at` of a list that [`check_integers`] passed.
+pub(crate) fn integer(dtype: NpyType, bytes: &[u8], at: usize) -> i128 {
+    let size = dtype.size_bytes();
+    let mut wide = [0; 8];
+    wide[..size].copy_from_slice(&bytes[at * size..(at + 1) * size]);
+    let bits = u64::from_le_bytes(wide);
+    match dtype {
+        NpyType::I32 => i128::from(bits as u32 as i32),
+        NpyType::I64 => i128::from(bits as i64),
+        _ => i128::from(bits),
     }
 }
 

@@ -15,14 +15,12 @@ pub mod commands;
 #[cfg(test)]
 mod commit;
 pub mod console;
-mod edges;
 pub mod flags;
 pub mod human;
 mod ids;
 pub mod interrupt;
 mod local_parts;
 pub mod log;
-mod partitioner;
 pub mod program;
 mod rows;
 mod scratch;

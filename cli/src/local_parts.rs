@@ -4,6 +4,8 @@ use anyhow::{Result, bail};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Graph;
 
+use crate::human::joined;
+
 /// Returns the partitions of `graph` that are on this machine; fails if none is.
 pub(crate) fn local_parts(graph: &Graph) -> Result<Vec<PartId>> {
     let parts = graph.local_parts();
@@ -29,21 +31,22 @@ pub(crate) fn check_local(
     for (position, &node) in (first..).zip(nodes) {
         let part = book.locate(node).map(|(part, _)| part);
         if let Some(part) = part.filter(|part| !here.contains(part)) {
-            let here: Vec<u16> = here.iter().map(|part| part.0).collect();
             bail!(
                 "id {position} of the list is node {node} of partition {part}, which is not on \
                  this machine; here: {}",
-                list(&here)
+                joined(here, ", ")
             );
         }
     }
     Ok(())
 }
 
-/// Returns partitions in words.
-pub(crate) fn list(parts: &[u16]) -> String {
-    let parts: Vec<String> = parts.iter().map(ToString::to_string).collect();
-    parts.join(", ")
+/// Returns a line that names partitions between two texts; no line without any.
+pub(crate) fn line_of(before: &str, parts: &[u16], after: &str) -> String {
+    match parts {
+        [] => String::new(),
+        parts => format!("\n{before}: partitions {}{after}", joined(parts, ", ")),
+    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lodestore_client::Security;
 use lodestore_client::security::Token;
+use lodestore_client::{ClientConfig, Security};
 use lodestore_server::auth::Tokens;
 
 use crate::small_file::{read_small_file, read_small_regular_file};
@@ -17,19 +18,24 @@ use crate::small_file::{read_small_file, read_small_regular_file};
 pub struct SecurityArgs {
     /// Server over TCP: file with the token that it wants, readable by its owner alone.
     #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
     /// Server over TCP: speak TLS, and take certificates that these authorities (PEM) have signed.
     #[arg(long, value_name = "FILE")]
-    tls_ca: Option<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
     /// With --tls-ca: show this certificate (PEM) where a server wants one.
     #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
-    tls_cert: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
     /// The key of --tls-cert (PEM), not readable by others.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 impl SecurityArgs {
+    /// Reads the files; returns the settings of a client that gives up after `deadline`.
+    pub(crate) fn client_config(&self, deadline: Duration) -> Result<ClientConfig> {
+        Ok(ClientConfig { deadline, security: self.read()?, ..ClientConfig::default() })
+    }
+
     /// Reads the files.
     pub fn read(&self) -> Result<Security> {
         let mut security = Security::default();

@@ -9,8 +9,9 @@ use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 
+use crate::human::joined;
 use crate::ids::InternalIds;
-use crate::local_parts::{check_local, list, local_parts, remote_parts};
+use crate::local_parts::{check_local, local_parts, remote_parts};
 
 /// A graph that is known and not yet locked.
 pub(crate) enum Place {
@@ -66,14 +67,13 @@ impl Place {
                 let here = local_parts(&graph)?;
                 let elsewhere = remote_parts(graph.book(), &here);
                 if commits && named.is_empty() && !elsewhere.is_empty() {
-                    let here: Vec<u16> = here.iter().map(|part| part.0).collect();
                     bail!(
                         "{}: nothing is put or committed, since a commit would leave out partitions \
                          {}, which are not on this machine (is a disk not mounted?); to commit the \
                          others alone, name them: --parts {}",
                         graph.dir().display(),
-                        list(&elsewhere),
-                        list(&here).replace(' ', "")
+                        joined(&elsewhere, ", "),
+                        joined(&here, ",")
                     );
                 }
                 let parts = if named.is_empty() { &here[..] } else { named };

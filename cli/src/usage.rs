@@ -20,3 +20,16 @@ impl UsageError {
         Self(error.to_string())
     }
 }
+
+/// Returns the first of `flags` that is given.
+pub(crate) fn first_given<'a>(flags: &[(&'a str, bool)]) -> Option<&'a str> {
+    flags.iter().find(|(_, is_given)| *is_given).map(|(flag, _)| *flag)
+}
+
+/// Fails for the first of `flags` that is given; `reason` says what it is for.
+pub(crate) fn refuse_given(flags: &[(&str, bool)], reason: &str) -> Result<(), UsageError> {
+    match first_given(flags) {
+        Some(flag) => Err(UsageError::new(format!("{flag} {reason}"))),
+        None => Ok(()),
+    }
+}

@@ -80,7 +80,7 @@ pub fn run(data: &[u8]) {
             before.push((key.to_vec(), value.to_vec()));
             ControlFlow::Continue(())
         };
-        pairs.scan(b"", &mut each).expect("a catalog");
+        pairs.scan_from(b"", &mut each).expect("a catalog");
         let changes: Vec<Change> = edits.iter().filter_map(|edit| edit.change(&before)).collect();
         pairs.write(&changes).expect("room in memory");
     }

@@ -47,8 +47,8 @@ pub(crate) struct ShapeArgs {
 struct ShapeReport {
     address: String,
     server: String,
-    rate_bits: f64,
-    delay_seconds: f64,
+    #[serde(flatten)]
+    spec: LinkSpec,
 }
 
 impl ShapeArgs {
@@ -59,12 +59,8 @@ impl ShapeArgs {
         let stop = stop_signal(end_of_stdin)?;
         let spec = LinkSpec { rate_bits: self.rate, delay: self.delay };
         let shaped = ShapedServer::start(&self.address, self.security.read()?, &self.at, spec)?;
-        let report = ShapeReport {
-            address: shaped.address().to_string(),
-            server: self.address,
-            rate_bits: self.rate,
-            delay_seconds: self.delay.as_secs_f64(),
-        };
+        let report =
+            ShapeReport { address: shaped.address().to_string(), server: self.address, spec };
         console.report(&report, text)?;
         wait_for_stop(stop)?;
         let [to_server, to_client] = shaped.n_bytes();
@@ -74,10 +70,10 @@ impl ShapeArgs {
 }
 
 fn text(report: &ShapeReport) -> String {
-    let ShapeReport { address, server, rate_bits, delay_seconds } = report;
+    let ShapeReport { address, server, spec } = report;
     format!(
         "{server} is at {address}, {} Mbit/s and {:.0} us away",
-        rate_bits / 1e6,
-        delay_seconds * 1e6,
+        spec.rate_bits / 1e6,
+        spec.delay.as_secs_f64() * 1e6,
     )
 }

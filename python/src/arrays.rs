@@ -275,6 +275,16 @@ impl<'py> RowArray<'py> {
         with_element!(self.dtype, T => write_elements::<T, R>(&self.bits, write))
     }
 
+    /// Copies all rows, and returns the array for the caller.
+    pub(crate) fn filled(self, rows: &[u8]) -> Result<Bound<'py, PyAny>, Error> {
+        let py = self.array.py();
+        self.write(|out| {
+            py.detach(|| out.copy_from_slice(rows));
+            Ok(())
+        })?;
+        Ok(self.array)
+    }
+
     /// Returns the array for the caller.
     pub(crate) fn finish(self) -> Bound<'py, PyAny> {
         self.array

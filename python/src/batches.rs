@@ -348,11 +348,7 @@ impl Batch {
             Some(out) => RowArray::from_out(out, layout)?,
             None => RowArray::new(py, layout)?,
         };
-        rows.write(|out| {
-            py.detach(|| out.copy_from_slice(self.bytes(at)));
-            Ok(())
-        })?;
-        Ok(rows.finish())
+        Ok(rows.filled(self.bytes(at))?)
     }
 
     fn __repr__(&self) -> String {

@@ -73,12 +73,7 @@ impl Future {
         out: Option<&Py<PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Error> {
         if let Some(out) = out {
-            let out = RowArray::from_out(out.bind(py), self.layout)?;
-            out.write(|bytes| {
-                bytes.copy_from_slice(rows.bytes());
-                Ok(())
-            })?;
-            return Ok(out.finish());
+            return RowArray::from_out(out.bind(py), self.layout)?.filled(rows.bytes());
         }
         let array = with_element!(self.layout.dtype, T => {
             RowArray::from_gathered::<T>(py, rows, self.layout)

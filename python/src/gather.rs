@@ -76,14 +76,10 @@ pub(crate) fn deliver<'py, T: Element + Pod>(
     out: Option<RowArray<'py>>,
     layout: RowLayout,
 ) -> Result<Bound<'py, PyAny>, Error> {
-    let Some(out) = out else {
-        return Ok(RowArray::from_vec(py, rows, layout)?.finish());
-    };
-    out.write(|bytes| {
-        bytes.copy_from_slice(bytemuck::cast_slice(&rows));
-        Ok(())
-    })?;
-    Ok(out.finish())
+    match out {
+        Some(out) => out.filled(bytemuck::cast_slice(&rows)),
+        None => Ok(RowArray::from_vec(py, rows, layout)?.finish()),
+    }
 }
 
 impl Files {

@@ -8,7 +8,7 @@ use lodestore_client::prefetch::Window;
 use lodestore_client::scheduled::{IterationConfig, Retention};
 use lodestore_client::source::TensorInfo;
 use lodestore_graph::NodeId;
-use lodestore_graph::sampler::{Deal, Fanout};
+use lodestore_graph::sampler::Deal;
 use lodestore_graph::schedule::ScheduleSpec;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use numpy::PyArray1;
@@ -18,17 +18,15 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::arrays::named;
 use crate::batches::Batches;
-use crate::csc::csc_arrays;
 use crate::error::Error;
 use crate::future::Future;
 use crate::gather::{GatherOptions, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
-use crate::open_graph::{Backend, OpenGraph, nodes_of_split};
-use crate::opening::pickled;
+use crate::open_graph::{Backend, OpenGraph, csc_arrays, nodes_of_split};
 use crate::put::put;
 use crate::queue::{Queue, QueueSettings, quarter_of_free_memory, submit};
-use crate::sampler::Sampler;
+use crate::sampler::{Sampler, fanouts};
 use crate::schedule::Schedule;
 use crate::signals;
 use crate::spec::{Folder, Spec};
@@ -313,12 +311,10 @@ impl Graph {
             Ok(name) => nodes_of_split(py, &opened, &name)?,
             Err(_) => node_ids(roots, opened.n_nodes())?,
         };
-        let fanouts = fanout.into_iter().map(Fanout::try_from).collect::<Result<Vec<_>, _>>();
-        let fanouts = fanouts.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let spec = ScheduleSpec {
             graph_uuid: opened.uuid(),
             seed,
-            fanouts,
+            fanouts: fanouts(&fanout)?,
             batch_size: batch,
             epochs,
             workers,
@@ -469,8 +465,9 @@ impl Graph {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.import("lodestore._lodestore")?.getattr("_restore")?;
-        let spec = pickled(py, self.handle.spec(), self.handle.uuid())?;
-        PyTuple::new(py, [restore, PyTuple::new(py, [spec])?.into_any()])
+        let spec = self.handle.spec().dict(py)?;
+        spec.set_item("uuid", self.handle.uuid())?;
+        (restore, (spec,)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

@@ -5,7 +5,6 @@
 
 mod arrays;
 mod batches;
-mod csc;
 mod error;
 mod future;
 mod gather;

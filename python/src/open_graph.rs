@@ -12,8 +12,10 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_graph::topology::Topology;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::{Dtype, EmbeddedStore, Graph, GraphHandle};
+use numpy::{Element, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use crate::error::Error;
 use crate::queue::{RunningQueue, lock};
@@ -326,6 +328,44 @@ pub(crate) fn nodes_of_split(
     };
     let opened = Arc::clone(opened);
     signals::run(py, move || opened.split(number))
+}
+
+/// Returns the edges as arrays of Python: (colptr, row), where row has the type `dtype`.
+pub(crate) fn csc_arrays<'py>(
+    py: Python<'py>,
+    opened: Arc<OpenGraph>,
+    dtype: &str,
+) -> PyResult<Bound<'py, PyTuple>> {
+    match dtype {
+        "int64" => csc::<i64>(py, opened),
+        "int32" => csc::<i32>(py, opened),
+        other => {
+            let words = format!("dtype must be \"int64\" or \"int32\", found {other:?}");
+            Err(Error::Dtype(words).into())
+        }
+    }
+}
+
+/// Returns where the edges into each node start, and the source of each edge.
+fn csc<T: TryFrom<u32> + Element + 'static>(
+    py: Python<'_>,
+    opened: Arc<OpenGraph>,
+) -> PyResult<Bound<'_, PyTuple>> {
+    let (colptr, row) = signals::run(py, move || {
+        let topology = opened.topology()?;
+        let mut colptr = vec![0_i64];
+        let mut row = Vec::with_capacity(topology.n_edges() as usize);
+        for node in (0..topology.n_nodes()).map(NodeId) {
+            for &source in topology.in_neighbours(node) {
+                row.push(T::try_from(source).map_err(|_| {
+                    Error::Dtype(format!("node {source} does not fit int32; take int64"))
+                })?);
+            }
+            colptr.push(row.len() as i64);
+        }
+        Ok((colptr, row))
+    })?;
+    (PyArray1::from_vec(py, colptr), PyArray1::from_vec(py, row)).into_pyobject(py)
 }
 
 /// Formats a number with thousands separators.

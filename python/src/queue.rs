@@ -170,8 +170,7 @@ impl Queue {
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
         let restore = py.import("lodestore._lodestore")?.getattr("_restore_queue")?;
-        let graph = self.graph.clone_ref(py);
-        (restore, (graph, window, together, memory_bytes, tensors)).into_pyobject(py)
+        (restore, (self.graph.bind(py), window, together, memory_bytes, tensors)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -30,11 +30,15 @@ pub(crate) struct Sampler {
     idle: Mutex<Vec<FrontierSampler>>,
 }
 
+/// Converts neighbours for each hop, -1 for all.
+pub(crate) fn fanouts(fanout: &[i64]) -> PyResult<Vec<Fanout>> {
+    let fanouts = fanout.iter().map(|&number| Fanout::try_from(number)).collect::<Result<_, _>>();
+    fanouts.map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 impl Sampler {
     pub(crate) fn new(graph: Py<Graph>, fanout: Vec<i64>) -> PyResult<Self> {
-        let fanouts = fanout.iter().map(|&number| Fanout::try_from(number));
-        let fanouts = fanouts.collect::<Result<Vec<_>, _>>();
-        let fanouts = fanouts.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let fanouts = fanouts(&fanout)?;
         Ok(Self { graph, fanout, fanouts, idle: Mutex::default() })
     }
 
@@ -70,11 +74,8 @@ impl Sampler {
             Ok(sample.map(arrays))
         })?;
         let sample = sample.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        let [node, row, col, edge] =
-            sample.arrays.map(|array| PyArray1::from_vec(py, array).into_any());
-        let nodes_of_hop = sample.nodes_of_hop.into_pyobject(py)?.into_any();
-        let edges_of_hop = sample.edges_of_hop.into_pyobject(py)?.into_any();
-        PyTuple::new(py, [node, row, col, edge, nodes_of_hop, edges_of_hop])
+        let [node, row, col, edge] = sample.arrays.map(|array| PyArray1::from_vec(py, array));
+        (node, row, col, edge, sample.nodes_of_hop, sample.edges_of_hop).into_pyobject(py)
     }
 
     /// Returns the mean nanoseconds of `repeats` samples in Rust alone, for benches.
@@ -108,10 +109,8 @@ impl Sampler {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let graph = self.graph.bind(py).as_any();
         let sampler = py.get_type::<Graph>().getattr("sampler")?;
-        let fanout = self.fanout.clone().into_pyobject(py)?.into_any();
-        PyTuple::new(py, [sampler, PyTuple::new(py, [graph.clone(), fanout])?.into_any()])
+        (sampler, (self.graph.bind(py), &self.fanout)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -113,7 +113,7 @@ impl Schedule {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let open = py.import("lodestore._lodestore")?.getattr("open_schedule")?;
-        PyTuple::new(py, [open, PyTuple::new(py, [&*self.path])?.into_any()])
+        (open, (&self.path,)).into_pyobject(py)
     }
 
     fn __repr__(&self) -> String {

@@ -10,6 +10,9 @@ use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::error::Error;
 use crate::open_graph::{Backend, Files, OpenGraph, Servers};
@@ -24,7 +27,8 @@ pub(crate) enum Spec {
 }
 
 /// A graph's folder.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromPyObject, IntoPyObjectRef)]
+#[pyo3(from_item_all)]
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     /// The version to read; `None` for the newest at the time of opening.
@@ -32,18 +36,21 @@ pub(crate) struct Folder {
     /// The partitions to open; `None` for all on this machine.
     pub(crate) parts: Option<Vec<u16>>,
     pub(crate) writable: bool,
-    pub(crate) reader: ReaderKind,
+    /// How files are read: the name of a [`ReaderKind`].
+    pub(crate) reader: String,
 }
 
 /// Servers, and the credentials for them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, FromPyObject, IntoPyObjectRef)]
+#[pyo3(from_item_all)]
 pub(crate) struct Cluster {
     pub(crate) addresses: Vec<String>,
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) tls_ca: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
-    pub(crate) deadline: Duration,
+    /// Seconds for each call.
+    pub(crate) deadline: f64,
     /// Reads the version that is committed at the time of connecting.
     pub(crate) pin: bool,
     /// The version that the pin must have.
@@ -61,6 +68,22 @@ impl Spec {
         match self {
             Self::Folder(folder) => folder.open(),
             Self::Servers(cluster) => cluster.open(),
+        }
+    }
+
+    /// Returns the specification as a dictionary, for a pickle.
+    pub(crate) fn dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match self {
+            Self::Folder(folder) => folder.into_pyobject(py),
+            Self::Servers(cluster) => (&**cluster).into_pyobject(py),
+        }
+    }
+
+    /// Reads the result of [`Self::dict`].
+    pub(crate) fn of_dict(dict: &Bound<'_, PyDict>) -> PyResult<Self> {
+        match dict.contains("path")? {
+            true => Ok(Self::Folder(dict.extract()?)),
+            false => Ok(Self::Servers(Box::new(dict.extract()?))),
         }
     }
 
@@ -97,13 +120,15 @@ impl Spec {
 
 impl Folder {
     fn open(&self) -> Result<OpenGraph, Error> {
+        let reader = self.reader.parse::<ReaderKind>();
+        let reader = reader.map_err(|error| PyValueError::new_err(format!("reader: {error}")))?;
         let graph = Graph::open(&self.path)?;
         let parts = match &self.parts {
             Some(parts) => parts.iter().copied().map(PartId).collect(),
             None => graph.local_parts(),
         };
         let mode = if self.writable { OpenMode::Write } else { OpenMode::Read };
-        let options = OpenOptions { reader: self.reader };
+        let options = OpenOptions { reader };
         let tensors = graph.meta().tensors.clone();
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
         OpenGraph::of_files(live, self.version, &tensors)
@@ -130,7 +155,7 @@ impl OpenGraph {
 impl Cluster {
     fn open(&self) -> Result<OpenGraph, Error> {
         let config = ClientConfig {
-            deadline: self.deadline,
+            deadline: seconds(self.deadline)?,
             pin: self.pin,
             security: self.security()?,
             ..ClientConfig::default()
@@ -164,6 +189,12 @@ impl Cluster {
             )),
         }
     }
+}
+
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    let duration = Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero());
+    let bad = || format!("deadline must be a number of seconds above 0, found {seconds}");
+    duration.ok_or_else(|| PyValueError::new_err(bad()))
 }
 
 /// Reads the first token of a file, which only its owner may be able to read.

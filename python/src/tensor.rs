@@ -199,9 +199,7 @@ impl Tensor {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let getitem = py.import("operator")?.getattr("getitem")?;
-        let graph = self.graph.bind(py).as_any().clone();
-        let name = self.info.name.as_str().into_pyobject(py)?.into_any();
-        PyTuple::new(py, [getitem, PyTuple::new(py, [graph, name])?.into_any()])
+        (getitem, (self.graph.bind(py), &self.info.name)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

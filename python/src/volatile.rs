@@ -167,7 +167,7 @@ impl Volatile {
         with_element!(layout.dtype, T => {
             let (rows, pulled) = self.pull_awaited::<T>(py, &info, &ids, wanted)?;
             let rows = deliver(py, rows, out, layout)?;
-            PyTuple::new(py, [rows, stamp_array(py, &pulled.stamps).into_any()])
+            (rows, stamp_array(py, &pulled.stamps)).into_pyobject(py)
         })
     }
 

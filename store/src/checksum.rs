@@ -21,11 +21,16 @@ impl PageChecksum {
         Self { of_segment }
     }
 
-    /// Returns the checksum of the bytes of page `page`.
-    pub(crate) fn of(&self, page: u64, bytes: &[u8]) -> u32 {
+    /// Returns the checksum of page `page` before its first byte.
+    pub(crate) fn begin(&self, page: u64) -> crc32fast::Hasher {
         let mut seed = self.of_segment.clone();
         seed.update(&page.to_le_bytes());
-        let mut hasher = crc32fast::Hasher::new_with_initial(seed.finalize());
+        crc32fast::Hasher::new_with_initial(seed.finalize())
+    }
+
+    /// Returns the checksum of the bytes of page `page`.
+    pub(crate) fn of(&self, page: u64, bytes: &[u8]) -> u32 {
+        let mut hasher = self.begin(page);
         hasher.update(bytes);
         hasher.finalize()
     }

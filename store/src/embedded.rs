@@ -161,7 +161,17 @@ impl EmbeddedStore {
     ) -> Result<(), StoreError> {
         self.live.check_process()?;
         let mut scratch = self.pool().pop().unwrap_or_default();
-        let gathered = self.gather_with(views, ids, at, out, &mut scratch);
+        let Scratch { routed, gather } = &mut scratch;
+        let gathered = self.route(ids, at, routed).and_then(|()| {
+            let mut chosen = routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
+            chosen.try_for_each(|(part, rows)| {
+                let view = views[part].as_ref().ok_or_else(|| StoreError::NoPart {
+                    part: PartId(part as u16),
+                    opened: self.live.opened(),
+                })?;
+                view.version().gather(rows, &self.profile, gather, out)
+            })
+        });
         self.pool().push(scratch);
         gathered
     }
@@ -179,26 +189,6 @@ impl EmbeddedStore {
     ) -> Result<(), StoreError> {
         let TensorSpec { dtype, width, .. } = *self.tensor(tensor)?;
         gather_as_f32(dtype, width as usize, ids, out, |ids, rows| self.gather(tensor, ids, rows))
-    }
-
-    fn gather_with(
-        &self,
-        views: &[Option<TensorView>],
-        ids: &[NodeId],
-        at: impl Iterator<Item = u32>,
-        out: &mut [u8],
-        scratch: &mut Scratch,
-    ) -> Result<(), StoreError> {
-        let Scratch { routed, gather: scratch } = scratch;
-        self.route(ids, at, routed)?;
-        for (part, rows) in routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty()) {
-            let view = views[part].as_ref().ok_or_else(|| StoreError::NoPart {
-                part: PartId(part as u16),
-                opened: self.live.opened(),
-            })?;
-            view.version().gather(rows, &self.profile, scratch, out)?;
-        }
-        Ok(())
     }
 
     /// Splits ids and their output rows by partition.

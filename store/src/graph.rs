@@ -213,20 +213,7 @@ impl Graph {
             reason: format!("no segment of `{}` up to version {version}", tensor.name),
             origin: ErrorOrigin::Damage,
         })?;
-        let range = self.book.range(part);
-        let identity = SegmentIdentity {
-            graph: self.meta.uuid,
-            segment: record.segment,
-            part,
-            version,
-            tensor: tensor.clone(),
-            n_rows: range.end - range.start,
-            delta_of: None,
-        };
-        let segment =
-            open_pinned(&*self.device, &self.part_dir(part).join(&record.file), &identity)?;
-        check_digest(&segment, &record)?;
-        Ok(segment)
+        self.open_base(part, tensor, version, &record)
     }
 
     /// Returns the deltas over the segment of `tensor` at `version`, oldest first, each with the
@@ -238,10 +225,8 @@ impl Graph {
         tensor: &TensorSpec,
         version: u32,
     ) -> Result<Vec<(u32, Segment)>, StoreError> {
-        let layers = catalog.layers(&tensor.name, version)?;
-        let deltas = layers.map(|layers| layers.deltas).unwrap_or_default();
         let open = |delta: &DeltaRecord| Ok((delta.first, self.open_delta(part, tensor, delta)?));
-        deltas.iter().map(open).collect()
+        catalog.deltas_at(&tensor.name, version)?.iter().map(open).collect()
     }
 
     /// Opens a segment with every row of a partition, and pins it for as long as it is open.
@@ -252,11 +237,7 @@ impl Graph {
         version: u32,
         record: &SegmentRecord,
     ) -> Result<Segment, StoreError> {
-        let identity = self.identity_of_base(part, tensor, version, record);
-        let path = self.part_dir(part).join(&record.file);
-        let segment = open_pinned(&*self.device, &path, &identity)?;
-        check_digest(&segment, record)?;
-        Ok(segment)
+        self.open_file(&self.segment_identity(part, tensor, version, record.segment), record)
     }
 
     /// Opens a delta that the catalog names, and pins it for as long as it is open.
@@ -266,20 +247,49 @@ impl Graph {
         tensor: &TensorSpec,
         delta: &DeltaRecord,
     ) -> Result<Segment, StoreError> {
-        let range = self.book.range(part);
-        let identity = SegmentIdentity {
-            graph: self.meta.uuid,
-            segment: delta.record.segment,
-            part,
-            version: delta.version,
-            tensor: tensor.clone(),
-            n_rows: delta.record.n_rows,
-            delta_of: Some(range.end - range.start),
-        };
-        let path = self.part_dir(part).join(&delta.record.file);
-        let segment = open_pinned(&*self.device, &path, &identity)?;
-        check_digest(&segment, &delta.record)?;
+        self.open_file(&self.delta_identity(part, tensor, delta), &delta.record)
+    }
+
+    fn open_file(
+        &self,
+        identity: &SegmentIdentity,
+        record: &SegmentRecord,
+    ) -> Result<Segment, StoreError> {
+        let path = self.part_dir(identity.part).join(&record.file);
+        let segment = open_pinned(&*self.device, &path, identity)?;
+        check_digest(&segment, record)?;
         Ok(segment)
+    }
+
+    /// Returns the properties of a segment with every row of a partition.
+    pub(crate) fn segment_identity(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        version: u32,
+        segment: Uuid,
+    ) -> SegmentIdentity {
+        let range = self.book.range(part);
+        SegmentIdentity {
+            graph: self.meta.uuid,
+            segment,
+            part,
+            version,
+            tensor: tensor.clone(),
+            n_rows: range.end - range.start,
+            delta_of: None,
+        }
+    }
+
+    /// Returns the properties of a delta of a partition.
+    pub(crate) fn delta_identity(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        delta: &DeltaRecord,
+    ) -> SegmentIdentity {
+        let whole = self.segment_identity(part, tensor, delta.version, delta.record.segment);
+        SegmentIdentity { n_rows: delta.record.n_rows, delta_of: Some(whole.n_rows), ..whole }
     }
 
     fn catalog_dir(&self, part: PartId) -> Result<PathBuf, StoreError> {

@@ -1,6 +1,6 @@
 //! New files of rows: whole under their names, or not there.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
 
@@ -24,7 +24,8 @@ pub(crate) fn write_new_file(
     write: impl FnOnce(&Path) -> Result<SegmentDigest, StoreError>,
 ) -> Result<(SegmentRecord, Segment), StoreError> {
     let (device, dir) = (&**graph.device(), graph.part_dir(part));
-    let (path, temporary) = (dir.join(&name), dir.join(format!("{name}{TEMPORARY_SUFFIX}")));
+    let path = dir.join(&name);
+    let temporary = temporary_of(&path);
     // No record names these. An unfinished file is left from a failure; a finished one may be all
     // that is left of rows that a catalog restored from an old copy knows nothing of.
     remove_if_there(device, &temporary)?;
@@ -36,13 +37,7 @@ pub(crate) fn write_new_file(
     let written = write(&temporary).and_then(|digest| {
         device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
         device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
-        let record = SegmentRecord {
-            segment: identity.segment,
-            n_rows: identity.n_rows,
-            row_bytes: identity.tensor.row_bytes() as u32,
-            digest,
-            file: name,
-        };
+        let record = SegmentRecord::new(identity, digest, name);
         let segment = open_pinned(device, &path, identity)?;
         check_digest(&segment, &record)?;
         Ok((record, segment))
@@ -51,6 +46,31 @@ pub(crate) fn write_new_file(
         [&temporary, &path].into_iter().for_each(|left| discard(device, left));
     }
     written
+}
+
+/// Returns the name that a file has while it is being written.
+pub(crate) fn temporary_of(path: &Path) -> PathBuf {
+    let mut temporary = path.to_owned().into_os_string();
+    temporary.push(TEMPORARY_SUFFIX);
+    temporary.into()
+}
+
+/// Puts a file of these bytes at `path`, whole and durably, or leaves what is there.
+pub(crate) fn replace_file(
+    device: &dyn FileSystem,
+    path: &Path,
+    bytes: &[u8],
+) -> Result<(), StoreError> {
+    let temporary = temporary_of(path);
+    remove_if_there(device, &temporary)?;
+    let write = || {
+        let mut file = device.create(&temporary)?;
+        file.append(bytes)?;
+        file.sync()?;
+        device.replace(&temporary, path)?;
+        path.parent().map_or(Ok(()), |dir| device.sync(dir))
+    };
+    write().map_err(StoreError::io(path, "write"))
 }
 
 /// Removes a file that no record names; the next opening for writing does it where that fails.

@@ -4,13 +4,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::time::Instant;
 
-use lodestore_benches::{feature_graph, is_smoke, row_of};
+use lodestore_benches::{drop_cached, feature_graph, is_smoke, row_of};
 use lodestore_graph::NodeId;
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::update::drop_tensor;
 use lodestore_store::{Dtype, EmbeddedStore, Graph, OpenMode, TensorSpec};
 
-use super::{ROW_BYTES, Scale, WIDTH, copy_seconds, drop_cached, open};
+use super::{ROW_BYTES, Scale, WIDTH, copy_seconds, open};
 
 /// Measures new tensors with the rows of a file, in turn with plain copies of it. Both read it from
 /// the disk.

@@ -42,14 +42,6 @@ pub struct Bucket {
     runtime: Runtime,
 }
 
-/// How an attempt to publish ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
-    Published,
-    /// Another writer has taken the key.
-    Lost(Box<Published>),
-}
-
 /// A listed object.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
@@ -111,8 +103,13 @@ impl Bucket {
         key: &str,
         time: BucketTime,
     ) -> Result<Option<Duration>, BucketError> {
+        let object = self.look_up(key).await?;
+        Ok(object.map(|object| time.age_of(&object).unwrap_or_default()))
+    }
+
+    async fn look_up(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
         match self.store.head(&self.path(key)).await {
-            Ok(object) => Ok(Some(time.age_of(&object).unwrap_or_default())),
+            Ok(object) => Ok(Some(object)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.failed(key, "look for", &error)),
         }
@@ -162,8 +159,12 @@ impl Bucket {
         match listed.iter().find_map(|it| Some((it, it.ahead?))) {
             None => Ok(listed),
             Some((it, ahead)) => {
-                let (url, key) = (self.url.clone(), it.key.clone());
-                Err(BucketError::Clock { url, key, ahead_s: ahead.as_secs() })
+                let reason = format!(
+                    "written {} s after now by the clock of the bucket, which was set back; nothing is \
+                     removed until it has caught up",
+                    ahead.as_secs()
+                );
+                Err(BucketError::Refused { place: format!("{}/{}", self.url, it.key), reason })
             }
         }
     }
@@ -193,7 +194,12 @@ impl Bucket {
 
     /// Returns the identity of the graph that is here; fails without one.
     pub(crate) async fn graph(&self) -> Result<GraphIdentity, BucketError> {
-        self.find_graph().await?.ok_or_else(|| BucketError::NoGraph { url: self.url.clone() })
+        self.find_graph().await?.ok_or_else(|| {
+            let expected = format!("{}/{GRAPH_KEY}", self.url);
+            self.refused(format!(
+                "no graph is there (expected {expected}); `lode push` creates one"
+            ))
+        })
     }
 
     /// Returns the identity of the graph that is here, which is `ours` where there was none.
@@ -236,7 +242,7 @@ impl Bucket {
     ) -> Result<Option<(Published, Bytes)>, BucketError> {
         let mut search = NewestSearch::new(known);
         while let Some(sequence) = search.next() {
-            search.take(self.is_there(part, sequence).await?);
+            search.take(self.has(&publication_key(part, sequence)).await?);
         }
         if search.newest() == 0 {
             return Ok(None);
@@ -247,36 +253,26 @@ impl Bucket {
         newest.map(Some).ok_or_else(gone)
     }
 
-    /// Returns whether a partition has a publication of this number.
-    pub(crate) async fn is_there(&self, part: PartId, sequence: u64) -> Result<bool, BucketError> {
-        self.has(&publication_key(part, sequence)).await
-    }
-
     /// Returns whether there is an object.
     pub(crate) async fn has(&self, key: &str) -> Result<bool, BucketError> {
-        match self.store.head(&self.path(key)).await {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(self.failed(key, "look for", &error)),
-        }
+        Ok(self.look_up(key).await?.is_some())
     }
 
-    /// Creates a publication, whose number is that after the newest; finds out whether it was
-    /// created where the reply is lost.
+    /// Creates a publication, whose number is that after the newest, and finds out whether it was
+    /// created where the reply is lost. Returns `false` where another writer has taken the number.
     pub(crate) async fn publish(
         &self,
         graph: GraphIdentity,
         publication: &Publication,
-    ) -> Result<Attempt, BucketError> {
+    ) -> Result<bool, BucketError> {
         let (part, sequence) = (publication.part(), publication.sequence);
         let (key, bytes) = (publication_key(part, sequence), publication.to_bytes());
         let mut n_tries = 0;
         loop {
-            let Err(error) = self.create(&key, &bytes).await else { return Ok(Attempt::Published) };
+            let Err(error) = self.create(&key, &bytes).await else { return Ok(true) };
             n_tries += 1;
             match self.publication(graph, part, sequence).await {
-                Ok(Some((_, found))) if found == bytes => return Ok(Attempt::Published),
-                Ok(Some((other, _))) => return Ok(Attempt::Lost(Box::new(other))),
+                Ok(Some((_, found))) => return Ok(found == bytes),
                 Ok(None) if is_final(&error) || n_tries >= PUBLISH_TRIES => {
                     return Err(self.failed(&key, "create", &error));
                 }
@@ -327,8 +323,11 @@ impl Bucket {
             let earlier = published.live().and_then(|live| live.at(version));
             let earlier = earlier.ok_or_else(|| missing(at))?;
             if complete.first().is_some_and(|it| !it.manifest.has_tensors_of(&earlier.manifest)) {
-                let (url, part) = (self.url.clone(), part_at(at));
-                return Err(BucketError::OtherTensors { url, part, version });
+                return Err(self.refused(format!(
+                    "partition {} has other tensors at version {version} than the partitions before \
+                     it: tensors were added or dropped, and not all partitions pushed since; push them",
+                    part_at(at)
+                )));
             }
             complete.push(earlier);
         }
@@ -346,16 +345,19 @@ impl Bucket {
         self.remove(&key).await?;
         match second {
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(()),
-            Ok(()) => Err(BucketError::Store {
-                url: self.url.clone(),
-                key,
-                action: "create it only if it is absent",
-                reason: "the store has written over an object that was there, so that two writers \
-                         would not see each other; use one that honours If-None-Match"
-                    .to_owned(),
-            }),
+            Ok(()) => Err(self.cannot(
+                &key,
+                "create it only if it is absent",
+                "the store has written over an object that was there, so that two writers would not \
+                 see each other; use one that honours If-None-Match",
+            )),
             Err(error) => Err(self.failed(&key, "create", &error)),
         }
+    }
+
+    /// Returns the error of something that cannot be done with this bucket.
+    pub(crate) fn refused(&self, reason: String) -> BucketError {
+        BucketError::Refused { place: self.url.clone(), reason }
     }
 
     /// Returns the error of an object that is not the one that was written.
@@ -378,7 +380,7 @@ impl Bucket {
         Path::from_iter(self.prefix.parts().chain(Path::from(key).parts()))
     }
 
-    fn failed(&self, key: &str, action: &'static str, error: &Error) -> BucketError {
+    fn failed(&self, key: &str, action: &str, error: &Error) -> BucketError {
         let reason = match error {
             Error::PermissionDenied { .. } => "the credentials do not permit it".to_owned(),
             Error::Unauthenticated { .. } => {
@@ -393,7 +395,12 @@ impl Bucket {
             }
             other => without_queries(&other.to_string()),
         };
-        BucketError::Store { url: self.url.clone(), key: key.to_owned(), action, reason }
+        self.cannot(key, action, &reason)
+    }
+
+    fn cannot(&self, key: &str, action: &str, reason: &str) -> BucketError {
+        let place = format!("{}/{key}", self.url);
+        BucketError::Refused { place, reason: format!("cannot {action}: {reason}") }
     }
 }
 

@@ -23,7 +23,7 @@ impl Bucket {
     pub fn open(url: &str) -> Result<Self, BucketError> {
         // Without what may be a secret.
         let shown = shown(url);
-        let refused = |reason: String| BucketError::Url { url: shown.clone(), reason };
+        let refused = |reason: String| BucketError::Refused { place: shown.clone(), reason };
         let example = "expected a URL such as file:///srv/graph, s3://bucket/graph, gs://bucket/graph \
                        or az://container/graph";
         // A secret may keep the URL from being parsed.

@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::ClientConfig;
 use lodestore_graph::PartId;
 use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::local_parts::{list, remote_parts};
+use crate::local_parts::{line_of, remote_parts};
 use crate::security_args::SecurityArgs;
 use crate::target::Place;
 use crate::usage::UsageError;
@@ -70,9 +69,7 @@ struct PartVersion {
 
 impl CommitArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let deadline = Duration::from_secs(self.deadline);
-        let config =
-            ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
         let folder = self.targets.iter().map(Path::new).find(|path| path.is_dir());
         if let Some(folder) = folder.filter(|_| self.targets.len() > 1) {
             let message = format!(
@@ -112,10 +109,7 @@ fn text(report: &CommitReport) -> String {
         true => format!("committed in {}", human::seconds(report.seconds)),
         false => "nothing is pending".to_owned(),
     };
-    let absent = match &report.absent[..] {
-        [] => String::new(),
-        parts => format!("\nleft as they are: partitions {}", list(parts)),
-    };
+    let absent = line_of("left as they are", &report.absent, "");
     format!("{start}; {}{absent}", reached(&report.parts))
 }
 

@@ -9,7 +9,7 @@ use lodestore_store::update::drop_tensor;
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::local_parts::{list, remote_parts};
+use crate::local_parts::{line_of, remote_parts};
 
 /// Remove a tensor with all of its versions and rows from a graph's folder.
 #[derive(Args)]
@@ -52,10 +52,7 @@ impl DropTensorArgs {
 }
 
 fn text(report: &DropReport) -> String {
-    let absent = match &report.absent[..] {
-        [] => String::new(),
-        parts => format!("\nnot on this machine: partitions {}; drop it there too", list(parts)),
-    };
+    let absent = line_of("not on this machine", &report.absent, "; drop it there too");
     let DropReport { graph, dropped, tensors, .. } = report;
     format!("{graph}: dropped {dropped}; it has {}{absent}", tensors.join(", "))
 }

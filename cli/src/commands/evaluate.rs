@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::ClientConfig;
 use lodestore_client::source::PullStats;
-use lodestore_client::{ClientConfig, EmbeddedSource, RowSource};
-use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
+use lodestore_store::{Graph, OpenOptions};
 use lodestore_trainer::infer::{Evaluation, evaluate_saved};
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{TrainGraph, WorkerSources};
 
-use crate::commands::train::remote_rows;
+use crate::commands::train::rows_of;
 use crate::console::Console;
 use crate::human;
 use crate::security_args::SecurityArgs;
@@ -42,20 +42,11 @@ impl EvaluateArgs {
         let graph = Graph::open(&self.graph)?;
         console.stage("topology");
         let topology = open_topology(&graph)?;
-        let store = OpenOptions { reader: ReaderKind::default() };
-        let rows_from =
-            if self.connect.is_empty() { RowsFrom::Embedded } else { RowsFrom::Servers };
-        let rows: Arc<dyn RowSource> = match rows_from {
-            RowsFrom::Embedded => {
-                let store = EmbeddedStore::with(graph.clone(), None, &store)?;
-                Arc::new(EmbeddedSource::new(store))
-            }
-            RowsFrom::Servers => {
-                let security = self.security.read()?;
-                let config = ClientConfig { security, ..ClientConfig::default() };
-                remote_rows(&graph, &self.connect, config)?
-            }
-        };
+        let (mut rows_from, mut config) = (RowsFrom::Embedded, ClientConfig::default());
+        if !self.connect.is_empty() {
+            (rows_from, config.security) = (RowsFrom::Servers, self.security.read()?);
+        }
+        let rows = rows_of(&graph, &self.connect, config, &OpenOptions::default())?;
         let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
         let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
         let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());

@@ -136,10 +136,8 @@ impl GatherArgs {
             let store = EmbeddedStore::over(Arc::new(live), view)?;
             return Ok((Box::new(EmbeddedSource::new(store)), here));
         }
-        let deadline = Duration::from_secs(self.deadline);
-        let (security, pin) = (self.security.read()?, self.pin);
-        let config = ClientConfig { deadline, security, pin, ..ClientConfig::default() };
-        let client = Client::connect(&self.connect, config)?;
+        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
+        let client = Client::connect(&self.connect, ClientConfig { pin: self.pin, ..config })?;
         // It says itself which partitions no server has.
         let parts = client.book().parts().collect();
         Ok((Box::new(client), parts))

@@ -157,8 +157,8 @@ pub fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateRe
     })
 }
 
-/// Returns a recipe that cannot be is a matter of what was typed.
-fn usage_or_failure(error: GenerateError) -> anyhow::Error {
+/// Converts an error; a recipe that cannot be is a mistake in the arguments.
+pub fn usage_or_failure(error: GenerateError) -> anyhow::Error {
     match error {
         GenerateError::Recipe { .. } => UsageError::of(error).into(),
         error => error.into(),

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::ClientConfig;
 use lodestore_graph::{NodeId, PartId};
 use serde::Serialize;
 
@@ -13,7 +12,7 @@ use crate::console::Console;
 use crate::flags::Nan;
 use crate::human;
 use crate::ids::IdFile;
-use crate::local_parts::list;
+use crate::local_parts::line_of;
 use crate::rows::RowFile;
 use crate::security_args::SecurityArgs;
 use crate::target::Place;
@@ -99,9 +98,7 @@ struct PutReport {
 
 impl PutArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let deadline = Duration::from_secs(self.deadline);
-        let config =
-            ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
         let place = Place::find(self.graph.as_deref(), &self.connect, config)?;
         // Files are looked at, to the last id, before the graph is locked.
         let tensor = place.tensor(&self.tensor)?;
@@ -158,13 +155,11 @@ fn text(report: &PutReport) -> String {
     } else {
         format!("pending over version {}; --commit makes a version of it", report.version)
     };
-    let absent = match &report.absent[..] {
-        [] => String::new(),
-        parts => format!(
-            "\nnot opened here, and left as they are: partitions {}; put and commit there too",
-            list(parts)
-        ),
-    };
+    let absent = line_of(
+        "not opened here, and left as they are",
+        &report.absent,
+        "; put and commit there too",
+    );
     format!(
         "{} rows of `{}`, {} in {}; {end}{absent}",
         human::count(report.rows),

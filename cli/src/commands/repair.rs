@@ -11,7 +11,7 @@ use lodestore_store::repair::{Lost, RepairMode, RepairReport, repair, repair_par
 
 use crate::console::{Console, TimedReport};
 use crate::human;
-use crate::local_parts::list;
+use crate::local_parts::line_of;
 
 /// Rebuild what is damaged in a graph and say what is lost; exit code 1 if anything is, or if a
 /// partition is missing.
@@ -83,14 +83,8 @@ fn text(timed: &TimedReport<RepairReport>) -> String {
     for lost in &report.lost {
         text.push_str(&format!("\n  LOST {}: {}{}", lost.file, rows(lost), lost.reason));
     }
-    if !report.absent.is_empty() {
-        text.push_str(&format!(
-            "\n  NOT on this machine, and not looked at: partitions {}; --parts names those that must \
-             be",
-            list(&report.absent)
-        ));
-    }
-    text
+    let before = "  NOT on this machine, and not looked at";
+    text + &line_of(before, &report.absent, "; --parts names those that must be")
 }
 
 /// Returns which rows are lost, if it is rows.

@@ -30,13 +30,10 @@ Example:
   lode schedule my-graph --seed 1 --fanout 10,25 --batch 512 --epochs 10 --workers 2 \\
       --out run.schedule
 
-Until it is whole the schedule is called FILE.partial; the same command continues with that after an
-interruption, and another one overwrites it.
-
 The digest is of the content: the same settings give the same digest on every machine.
 
 Until it is whole the file is called FILE.partial. After an interruption the same command checks what
-is there and continues behind it; remove that file to start again.")]
+is there and continues behind it; another one overwrites it.")]
 pub(crate) struct ScheduleArgs {
     /// Folder of the graph.
     graph: PathBuf,

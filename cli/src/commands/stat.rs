@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::Client;
 use lodestore_client::remote::{ServerStats, ShardStats};
-use lodestore_client::{Client, ClientConfig};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -57,6 +57,14 @@ struct StatReport {
 #[derive(Serialize)]
 struct ShardReport {
     shard: usize,
+    #[serde(flatten, with = "ShardCounters")]
+    stats: ShardStats,
+}
+
+/// The counters of [`ShardStats`] that are reported.
+#[derive(Serialize)]
+#[serde(remote = "ShardStats")]
+struct ShardCounters {
     requests: u64,
     rows: u64,
     bytes: u64,
@@ -82,9 +90,7 @@ struct ShardReport {
 
 impl StatArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let deadline = Duration::from_secs(self.deadline.max(1));
-        let security = self.security.read()?;
-        let config = ClientConfig { deadline, security, ..ClientConfig::default() };
+        let config = self.security.client_config(Duration::from_secs(self.deadline.max(1)))?;
         let client = Client::connect(std::slice::from_ref(&self.address), config)?;
         for (address, stats) in client.stats()? {
             let role = client.role_of(&address);
@@ -101,7 +107,7 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
         address,
         volatile_tensors: volatile.n_tensors,
         volatile_bytes: volatile.n_bytes,
-        shards: (0..).zip(&shards).map(|(shard, stats)| shard_report(shard, stats)).collect(),
+        shards: (0..).zip(shards).map(|(shard, stats)| ShardReport { shard, stats }).collect(),
         version: updates.version,
         writable: updates.writable,
         role,
@@ -113,31 +119,6 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
         compaction_bytes_total: updates.run_bytes_total,
         compaction_failure: updates.run_failure,
         published_version: updates.published,
-    }
-}
-
-fn shard_report(shard: usize, stats: &ShardStats) -> ShardReport {
-    ShardReport {
-        shard,
-        requests: stats.requests,
-        rows: stats.rows,
-        bytes: stats.bytes,
-        tier_hits: stats.tier_hits,
-        tier_misses: stats.tier_misses,
-        tier_bytes: stats.tier_bytes,
-        read_extents: stats.read_extents,
-        read_bytes: stats.read_bytes,
-        forwarded_rows: stats.forwarded_rows,
-        failures: stats.failures,
-        connections: stats.connections,
-        pushes: stats.pushes,
-        pushed_rows: stats.pushed_rows,
-        delta_rows: stats.delta_rows,
-        preloaded_bytes: stats.preloaded_bytes,
-        preload_bytes: stats.preload_bytes,
-        published_rows: stats.published_rows,
-        volatile_rows: stats.volatile_rows,
-        lacking_rows: stats.lacking_rows,
     }
 }
 
@@ -157,10 +138,10 @@ fn text(report: &StatReport) -> String {
         "pushed",
         "connections",
     ]);
-    for s in &report.shards {
+    for &ShardReport { shard, stats: s } in &report.shards {
         let lookups = (s.tier_hits + s.tier_misses).max(1);
         table.row([
-            s.shard.to_string(),
+            shard.to_string(),
             human::count(s.requests),
             human::count(s.failures),
             human::count(s.rows),
@@ -181,7 +162,9 @@ fn text(report: &StatReport) -> String {
 
 /// Returns the line about rows that are loaded ahead of pulls, where there are some.
 fn preload(report: &StatReport) -> String {
-    let sum = |bytes: fn(&ShardReport) -> u64| report.shards.iter().map(bytes).sum::<u64>();
+    let sum = |bytes: fn(&ShardStats) -> u64| {
+        report.shards.iter().map(|it| bytes(&it.stats)).sum::<u64>()
+    };
     let (done, all) = (sum(|shard| shard.preloaded_bytes), sum(|shard| shard.preload_bytes));
     match all {
         0 => String::new(),
@@ -192,7 +175,8 @@ fn preload(report: &StatReport) -> String {
 
 /// Returns the line about volatile tensors, where there are some.
 fn volatile(report: &StatReport) -> String {
-    let sum = |rows: fn(&ShardReport) -> u64| report.shards.iter().map(rows).sum::<u64>();
+    let sum =
+        |rows: fn(&ShardStats) -> u64| report.shards.iter().map(|it| rows(&it.stats)).sum::<u64>();
     match report.volatile_tensors {
         0 => String::new(),
         n_tensors => format!(

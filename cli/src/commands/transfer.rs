@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::Address;
 use lodestore_client::transfer::{PartitionTransfer, TransferPlan, TransferStats};
-use lodestore_client::{Address, ClientConfig};
 use lodestore_graph::PartId;
 use serde::Serialize;
 
@@ -83,9 +83,7 @@ struct CopyReport {
 
 impl TransferArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let deadline = Duration::from_secs(self.deadline);
-        let config =
-            ClientConfig { deadline, security: self.security.read()?, ..ClientConfig::default() };
+        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
         let plan = TransferPlan {
             from: self.from,
             part: PartId(self.part),

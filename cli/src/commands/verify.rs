@@ -14,7 +14,7 @@ use lodestore_store::verify::{VerifyReport, verify, verify_parts};
 use super::inspect::url_of;
 use crate::console::{Console, TimedReport};
 use crate::human;
-use crate::local_parts::list;
+use crate::local_parts::line_of;
 use crate::usage::UsageError;
 
 /// Read a whole graph and report every damaged page and file; exit code 1 if there is any, or if a
@@ -104,12 +104,8 @@ fn text(timed: &TimedReport<VerifyReport>) -> String {
             text.push_str(&format!("\n  {}: {}", damage.file, damage.reason));
         }
     }
-    if !report.absent.is_empty() {
-        text.push_str(&format!(
-            "\nNOT on this machine, and not verified: partitions {}; --parts names those that must be",
-            list(&report.absent)
-        ));
-    }
+    let before = "NOT on this machine, and not verified";
+    text += &line_of(before, &report.absent, "; --parts names those that must be");
     if !report.damaged.is_empty() {
         text.push_str("\n`lode repair` rebuilds what can be rebuilt");
     }

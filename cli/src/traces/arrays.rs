@@ -9,6 +9,8 @@ use lodestore_cache::trace::TraceBuilder;
 use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
 use lodestore_store::source::Npz;
 
+use crate::ids::{check_integers, integer};
+
 const IDS: &str = "ids.npy";
 const OFFSETS: &str = "offsets.npy";
 
@@ -109,13 +111,7 @@ impl<'a> Integers<'a> {
         shape: &[u64],
         bytes: &'a [u8],
     ) -> Result<Self> {
-        let path_name = path.display();
-        if shape.len() != 1 {
-            bail!("{path_name}: {what} must have shape (N,), found {shape:?}");
-        }
-        if !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
-            bail!("{path_name}: {what} must be u32, i32, u64 or i64, found {dtype}");
-        }
+        check_integers(path, what, dtype, shape)?;
         Ok(Self { path, what, dtype, bytes })
     }
 
@@ -124,15 +120,7 @@ impl<'a> Integers<'a> {
     }
 
     fn get(&self, at: usize) -> i128 {
-        let size = self.dtype.size_bytes();
-        let mut wide = [0; 8];
-        wide[..size].copy_from_slice(&self.bytes[at * size..(at + 1) * size]);
-        let bits = u64::from_le_bytes(wide);
-        match self.dtype {
-            NpyType::I32 => i128::from(bits as u32 as i32),
-            NpyType::I64 => i128::from(bits as i64),
-            _ => i128::from(bits),
-        }
+        integer(self.dtype, self.bytes, at)
     }
 
     fn id(&self, at: usize, n_nodes: Option<u32>) -> Result<u32> {

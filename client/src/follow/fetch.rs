@@ -1,7 +1,7 @@
 //! Files of a partition, fetched into a folder: those that are not there as a whole.
 
 use lodestore_store::StoreError;
-use lodestore_store::follow::{FetchedFile, Manifest};
+use lodestore_store::follow::{FetchCheck, FetchedFile, Manifest};
 use lodestore_store::graph::META_FILE;
 use lodestore_store::transfer::Arrival;
 
@@ -40,7 +40,9 @@ pub(crate) fn fetch_part(
             let Some(graph) = &graph else {
                 return Err(link.broken(format!("{name} before {META_FILE}")));
             };
-            let begin = |name: &str, n_bytes| FetchedFile::begin(graph, manifest, name, n_bytes);
+            let begin = |name: &str, n_bytes| {
+                FetchedFile::begin(graph, manifest, name, n_bytes, FetchCheck::ReadBack)
+            };
             fetch_file(link, begin, at, &mut report)?
         } else {
             fetch_list(link, arrival, at, &mut report)?

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::reply::{Description, Role};
-use lodestore_store::follow::{FetchedFile, FollowedFolder, Manifest};
+use lodestore_store::follow::{FetchCheck, FetchedFile, FollowedFolder, Manifest};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::{GraphHandle, StoreError};
 
@@ -177,8 +177,9 @@ impl FollowedPart {
         let link = self.link(plan)?;
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
-            let begin =
-                |name: &str, n_bytes| FetchedFile::begin_next(live, &manifest, name, n_bytes);
+            let begin = |name: &str, n_bytes| {
+                FetchedFile::begin_next(live, &manifest, name, n_bytes, FetchCheck::ReadBack)
+            };
             fetch_file(link, begin, at, &mut |_| {})?;
         }
         let is_new = install(&manifest)?;

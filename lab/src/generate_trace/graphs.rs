@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use lodestore_graph::edges::NpyEdges;
-use lodestore_graph::generate::{GenerateError, GraphRecipe, generate};
+use lodestore_graph::generate::{GraphRecipe, generate};
 use lodestore_graph::halo::Halo;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed, epoch_order};
@@ -13,9 +13,9 @@ use lodestore_graph::{NodeId, splitmix64};
 use lodestore_store::Graph;
 
 use super::Batches;
+use lode_cli::commands::generate::usage_or_failure;
 use lode_cli::console::Console;
 use lode_cli::topology::open_topology;
-use lode_cli::usage::UsageError;
 
 /// Graph to sample, and settings of the batches.
 pub(super) struct Sampled<'a> {
@@ -91,10 +91,7 @@ fn generated_topology(sampled: &Sampled<'_>, console: &Console) -> Result<Topolo
     let n_classes = GraphRecipe::default().n_classes.min(n_nodes);
     let recipe = GraphRecipe { n_nodes, mean_degree, n_classes, seed, ..GraphRecipe::default() };
     let made = generate(&recipe, dir.path(), &mut console.progress("edges"));
-    let made = made.map_err(|error| match error {
-        GenerateError::Recipe { .. } => UsageError::of(error).into(),
-        error => anyhow::Error::from(error),
-    })?;
+    let made = made.map_err(usage_or_failure)?;
     console.stage("topology");
     let edges = NpyEdges::open(&made.edges_path, Some(n_nodes))?;
     let scratch = dir.path().join("scratch.csr");

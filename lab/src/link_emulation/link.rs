@@ -3,17 +3,24 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Serialize, Serializer};
+
 /// Bytes that arrived late at a free link are made good up to this. A thread that is woken a little
 /// late would lower the rate otherwise.
 const LATENESS: Duration = Duration::from_micros(200);
 
 /// Rate and delay of a link, in each direction.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct LinkSpec {
     /// Bits per second, above 0.
     pub(crate) rate_bits: f64,
     /// Time that the last bit of a chunk travels.
+    #[serde(rename = "delay_seconds", serialize_with = "as_seconds")]
     pub(crate) delay: Duration,
+}
+
+fn as_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 /// One direction, shared by all connections over it.

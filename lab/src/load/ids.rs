@@ -1,6 +1,5 @@
 //! Which rows a load asks for.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -11,57 +10,46 @@ use lodestore_graph::NodeId;
 use lode_cli::traces::{TraceArgs, TraceChoice};
 use lode_cli::usage::UsageError;
 
-/// Ids that need no file.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum IdKind {
-    Uniform,
-    Zipf(f64),
-    Sequential,
-}
-
 /// A checked choice.
 pub(super) struct IdChoice {
-    kind: IdKind,
+    draw: IdDraw,
     trace: Option<TraceChoice>,
 }
 
-impl FromStr for IdKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("expected uniform, zipf:S or sequential, found `{text}`");
-        match text.split_once(':') {
-            None if text == "uniform" => Ok(Self::Uniform),
-            None if text == "sequential" => Ok(Self::Sequential),
-            Some(("zipf", exponent)) => exponent.parse().map(Self::Zipf).map_err(|_| expected()),
-            _ => Err(expected()),
-        }
+/// Parses a choice that needs no file.
+pub(super) fn parse_draw(text: &str) -> Result<IdDraw, String> {
+    let expected = || format!("expected uniform, zipf:S or sequential, found `{text}`");
+    match text.split_once(':') {
+        None if text == "uniform" => Ok(IdDraw::Uniform),
+        None if text == "sequential" => Ok(IdDraw::Sequential),
+        Some(("zipf", exponent)) => match exponent.parse() {
+            Ok(exponent) => Ok(IdDraw::Zipf { exponent }),
+            Err(_) => Err(expected()),
+        },
+        _ => Err(expected()),
     }
 }
 
 impl IdChoice {
-    pub(super) fn new(kind: IdKind, trace: TraceArgs) -> Result<Self, UsageError> {
+    pub(super) fn new(draw: IdDraw, trace: TraceArgs) -> Result<Self, UsageError> {
         let trace = if trace.is_given() { Some(trace.check()?) } else { None };
-        Ok(Self { kind, trace })
+        Ok(Self { draw, trace })
     }
 
     /// Returns the word for it in reports.
     pub(super) fn name(&self) -> String {
-        match (&self.trace, self.kind) {
+        match (&self.trace, &self.draw) {
             (Some(trace), _) => trace.name(),
-            (None, IdKind::Uniform) => "uniform".to_owned(),
-            (None, IdKind::Zipf(exponent)) => format!("zipf:{exponent}"),
-            (None, IdKind::Sequential) => "sequential".to_owned(),
+            (None, IdDraw::Uniform) => "uniform".to_owned(),
+            (None, IdDraw::Zipf { exponent }) => format!("zipf:{exponent}"),
+            (None, IdDraw::Sequential) => "sequential".to_owned(),
+            (None, IdDraw::Trace(_)) => "trace".to_owned(),
         }
     }
 
     /// Returns the part without a file; for a trace it is incomplete until that is read.
     pub(super) fn draw(&self) -> IdDraw {
-        match self.kind {
-            IdKind::Uniform => IdDraw::Uniform,
-            IdKind::Zipf(exponent) => IdDraw::Zipf { exponent },
-            IdKind::Sequential => IdDraw::Sequential,
-        }
+        self.draw.clone()
     }
 
     /// Reads the trace, if it is one; its ids must be nodes of the graph.
@@ -96,11 +84,11 @@ mod tests {
 
     #[test]
     fn kinds_are_read_and_nonsense_is_named() {
-        assert_eq!("uniform".parse(), Ok(IdKind::Uniform));
-        assert_eq!("zipf:1.1".parse(), Ok(IdKind::Zipf(1.1)));
-        assert_eq!("sequential".parse(), Ok(IdKind::Sequential));
+        assert_eq!(parse_draw("uniform"), Ok(IdDraw::Uniform));
+        assert_eq!(parse_draw("zipf:1.1"), Ok(IdDraw::Zipf { exponent: 1.1 }));
+        assert_eq!(parse_draw("sequential"), Ok(IdDraw::Sequential));
         for text in ["", "zipf", "zipf:x", "uniform:2", "random"] {
-            let error = text.parse::<IdKind>().unwrap_err();
+            let error = parse_draw(text).unwrap_err();
             assert!(error.contains("zipf:S") && error.contains(text), "{error}");
         }
     }

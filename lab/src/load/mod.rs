@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lodestore_client::load::{LoadConfig, Pace, Spacing};
+use lodestore_client::load::{IdDraw, LoadConfig, Pace, Spacing};
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_store::EmbeddedStore;
 
-use self::ids::{IdChoice, IdKind};
+use self::ids::{IdChoice, parse_draw};
 use self::report::{LoadReport, text};
 use lode_cli::console::Console;
 use lode_cli::security_args::SecurityArgs;
@@ -60,9 +60,9 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_enum, value_name = "A", requires = "rate")]
     arrivals: Option<Arrivals>,
     /// Which rows: uniform, zipf:S, or sequential; or a trace by the flags below.
-    #[arg(long, value_name = "IDS", default_value = "uniform",
+    #[arg(long, value_name = "IDS", default_value = "uniform", value_parser = parse_draw,
           conflicts_with_all = ["schedule", "trace", "oracle_general", "lcs"])]
-    ids: IdKind,
+    ids: IdDraw,
     #[command(flatten)]
     trace: TraceArgs,
     /// Rows of a request; a trace has its own batches.

@@ -48,7 +48,7 @@ impl Baselines {
         for group in groups.iter().filter(|group| group.is_slowest(groups)) {
             let run = |cluster: &Cluster<'_>, contestant| {
                 let case = Case::usual(contestant, group.batch, of.epochs);
-                of.repeated(&|| cluster.run(case, Some(group.spec()), of.console))
+                of.repeated(&|| cluster.run(case, Some(group.spec), of.console))
             };
             let [Some(rapid), Some(oracle)] =
                 [Contestant::Rapid, Contestant::RapidOracle].map(|own| group.run(own))

@@ -80,7 +80,7 @@ fn of_runs(
     let has_rates = link == FAST && found.rates().len() > 1;
     for graph in &found.graphs {
         for group in graph.groups.iter().filter(|group| group.link == link) {
-            let mbit = has_rates.then(|| format!(" {:.0}M", group.rate_bits / 1e6));
+            let mbit = has_rates.then(|| format!(" {:.0}M", group.spec.rate_bits / 1e6));
             let of_run = |(colour, run)| {
                 let bar = move |parts| Bar { colour, parts };
                 bars(run).into_iter().map(bar).collect::<Vec<_>>()

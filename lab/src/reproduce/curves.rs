@@ -35,6 +35,14 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
+/// Adds a point to the curve of this label, which is made where there is none.
+pub(super) fn add_point(curves: &mut Vec<Curve>, label: String, point: (f64, f64)) {
+    match curves.iter_mut().find(|curve| curve.label == label) {
+        Some(curve) => curve.points.push(point),
+        None => curves.push(Curve { label, points: vec![point] }),
+    }
+}
+
 impl Curves<'_> {
     pub(super) fn svg(&self) -> Result<String> {
         let mut svg = String::new();

@@ -1,9 +1,11 @@
 //! An imported graph, cut into other partitions in memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
 use lodestore_client::source::{PullStats, TensorInfo};
 use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
@@ -13,10 +15,42 @@ use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::report::RowsFrom;
-use lodestore_trainer::{TrainConfig, TrainGraph, WorkerSources};
+use lodestore_trainer::{Metric, TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
 
+use crate::link_emulation::parse_delay;
 use lode_cli::topology::open_topology;
+
+/// Flags of figures on other cuts of imported graphs.
+#[derive(Args)]
+pub(super) struct CutArgs {
+    /// Folder of an imported graph with tensors feat, label and split; repeat for several.
+    #[arg(long, value_name = "DIR", required = true)]
+    pub(super) graph: Vec<PathBuf>,
+    /// Folder of the report, which must not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// Partitions that are trained on.
+    #[arg(long, value_name = "P", default_value_t = 4,
+          value_parser = clap::value_parser!(u16).range(2..=256))]
+    pub(super) trained_parts: u16,
+    /// Runs of each way, each with first parameters, batches and dropout of its own.
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) seeds: u32,
+    /// The optimiser's learning rate.
+    #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
+    pub(super) learning_rate: f64,
+    /// Divide each feature row by the sum of its absolute values.
+    #[arg(long)]
+    pub(super) normalize: bool,
+    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
+    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
+    pub(super) metric: Metric,
+    /// Delay of links.
+    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
+    pub(super) delay: Duration,
+}
 
 /// Fixes which nodes train under [`Splits::Random`].
 const SPLIT_SEED: u64 = 0x6c6f_6465;
@@ -49,12 +83,13 @@ pub(super) struct Cut {
 }
 
 /// Split into nodes that train and nodes that measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Splits {
     /// As the graph has them.
     Stored,
     /// The same, but for training nodes outside of a partition, which are in no split.
+    #[value(skip)]
     TrainedPart(PartId),
     /// Nodes with a label by the ids that they are stored under: the first 60 % train, the next 20
     /// % validate.
@@ -78,24 +113,15 @@ impl Source {
         let undirected = graph.meta().undirected;
         let topology = open_topology(&graph)?;
         let n_nodes = topology.n_nodes();
-        let mut edges = Vec::with_capacity(topology.n_edges() as usize);
-        for node in 0..n_nodes {
-            let sources = topology.in_neighbours(NodeId(node)).iter();
-            let all = sources.map(|&source| [source, node]);
-            edges.extend(all.filter(|[source, node]| !undirected || source <= node));
-        }
-        edges.sort_unstable();
         let store = EmbeddedStore::open(dir, None)?;
         let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
         let row_bytes = rows.tensor(&TrainConfig::default().feature_tensor)?.row_bytes() as u64;
-        let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let name = name.file_name().context("--graph: expected a folder")?;
         Ok(Self {
-            name: name.to_string_lossy().into_owned(),
+            name: folder_name(dir)?,
             n_nodes,
             undirected,
             n_edges: topology.n_edges(),
-            edges: MemoryEdges::new(edges)?,
+            edges: MemoryEdges::new(edges_of(&topology, undirected, |node| node))?,
             row_bytes,
             labelled: labelled(&*rows)?,
             rows,
@@ -106,17 +132,51 @@ impl Source {
     /// Cuts the graph as `config` says.
     pub(super) fn cut(&self, config: &PartitionConfig) -> Result<Cut> {
         let config = PartitionConfig { direction: self.undirected.into(), ..config.clone() };
-        let cut = partition(&self.edges, self.n_nodes, &config)?;
-        let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
-        let topology = Topology::from_edges(&self.edges, &relabelling, config.direction)?;
+        let (report, relabelling, topology) = cut_edges(&self.edges, self.n_nodes, &config)?;
         Ok(Cut {
-            report: cut.report,
+            report,
             topology: Arc::new(topology),
             stored_of: relabelling.external_of.into(),
             book: relabelling.book,
             uuid: self.uuid,
         })
     }
+}
+
+/// Returns the name of the folder of a graph.
+pub(super) fn folder_name(dir: &Path) -> Result<String> {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let name = dir.file_name().context("--graph: expected a folder")?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// Returns the edges by the ids that `id_of` maps nodes to, ascending; of an undirected graph each
+/// once.
+pub(super) fn edges_of(
+    topology: &Topology,
+    undirected: bool,
+    id_of: impl Fn(u32) -> u32,
+) -> Vec<[u32; 2]> {
+    let mut edges = Vec::with_capacity(topology.n_edges() as usize);
+    for node in 0..topology.n_nodes() {
+        let sources = topology.in_neighbours(NodeId(node)).iter();
+        let all = sources.map(|&source| [id_of(source), id_of(node)]);
+        edges.extend(all.filter(|[source, destination]| !undirected || source <= destination));
+    }
+    edges.sort_unstable();
+    edges
+}
+
+/// Cuts edges as `config` says; returns the topology under the ids of the cut.
+pub(super) fn cut_edges(
+    edges: &MemoryEdges,
+    n_nodes: u32,
+    config: &PartitionConfig,
+) -> Result<(PartitionReport, Relabelling, Topology)> {
+    let cut = partition(edges, n_nodes, config)?;
+    let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
+    let topology = Topology::from_edges(edges, &relabelling, config.direction)?;
+    Ok((cut.report, relabelling, topology))
 }
 
 /// Returns whether each node has a label: all have, where nodes have several.

@@ -1,7 +1,5 @@
 //! Runs of all contestants on a graph, by batch size and link.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use serde::Serialize;
 
@@ -33,8 +31,9 @@ pub(super) struct GraphRuns {
 #[derive(Serialize)]
 pub(super) struct Group {
     pub(super) link: &'static str,
-    pub(super) rate_bits: f64,
-    pub(super) delay_seconds: f64,
+    /// The link of its runs.
+    #[serde(flatten)]
+    pub(super) spec: LinkSpec,
     pub(super) batch: usize,
     /// The paper's figures.
     pub(super) published: Option<Published>,
@@ -43,12 +42,6 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Returns the link of its runs.
-    pub(super) fn spec(&self) -> LinkSpec {
-        let (rate_bits, delay) = (self.rate_bits, Duration::from_secs_f64(self.delay_seconds));
-        LinkSpec { rate_bits, delay }
-    }
-
     /// Returns the run of `contestant`.
     pub(super) fn run(&self, contestant: Contestant) -> Option<&Run> {
         self.runs.iter().find(|run| run.contestant == contestant)
@@ -56,13 +49,13 @@ impl Group {
 
     /// Returns rate and delay as people read them.
     pub(super) fn link_name(&self) -> String {
-        link_name(self.spec())
+        link_name(self.spec)
     }
 
     /// Returns whether no group of the same batch size has a slower link.
     pub(super) fn is_slowest(&self, groups: &[Self]) -> bool {
         let mut same = groups.iter().filter(|other| other.batch == self.batch);
-        same.all(|other| other.rate_bits >= self.rate_bits)
+        same.all(|other| other.spec.rate_bits >= self.spec.rate_bits)
     }
 }
 

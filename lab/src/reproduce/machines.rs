@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::Paper;
-use super::curves::{Curve, Curves};
+use super::curves::{Curves, add_point};
 use super::graphs::{Size, make};
 use super::groups::check_equal;
 use super::runs::{Bench, Case, Cluster, Contestant};
@@ -88,7 +88,7 @@ impl Machines {
     }
 
     pub(super) fn curves(&self, paper: Paper) -> Curves<'static> {
-        let mut curves: Vec<Curve> = Vec::new();
+        let mut curves = Vec::new();
         for scaling in &self.0 {
             let points = [
                 ("", self.speed_up(scaling, Scaling::measured)),
@@ -97,10 +97,7 @@ impl Machines {
             for (what, speed_up) in points {
                 let label = format!("{}{what}", scaling.graph);
                 let point = (f64::from(scaling.machines), speed_up);
-                match curves.iter_mut().find(|curve| curve.label == label) {
-                    Some(curve) => curve.points.push(point),
-                    None => curves.push(Curve { label, points: vec![point] }),
-                }
+                add_point(&mut curves, label, point);
             }
         }
         Curves {

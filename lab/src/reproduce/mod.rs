@@ -22,9 +22,9 @@ mod runs;
 mod sdt;
 mod subjects;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
@@ -220,8 +220,8 @@ struct Reproduction {
 }
 
 impl Figures for Reproduction {
-    fn markdown(&self) -> String {
-        report::markdown(self)
+    fn write(&self, text: &mut String) -> fmt::Result {
+        report::write(text, self)
     }
 
     fn charts(&self) -> Result<Vec<(String, String)>> {
@@ -261,8 +261,8 @@ impl Reproduction {
         let groups = self.graphs.iter().flat_map(|graph| &graph.groups);
         let mut rates = Vec::new();
         for group in groups.filter(|group| group.link == FAST) {
-            if !rates.contains(&group.rate_bits) {
-                rates.push(group.rate_bits);
+            if !rates.contains(&group.spec.rate_bits) {
+                rates.push(group.spec.rate_bits);
             }
         }
         rates
@@ -271,7 +271,7 @@ impl Reproduction {
     /// Measures the figures of the last graph and the baselines beside its table.
     fn draw(&mut self, of: Bench<'_>, batch: usize, cluster: &Cluster<'_>) -> Result<()> {
         let groups = self.graphs.last().map_or(&[][..], |graph| &graph.groups);
-        let slow = groups.iter().rfind(|group| group.batch == batch).map(Group::spec);
+        let slow = groups.iter().rfind(|group| group.batch == batch).map(|group| group.spec);
         let slow = slow.context("a graph without a link; give --rate")?;
         match self.paper {
             Paper::Rapidgnn => self.baselines.measure(of, groups, cluster)?,
@@ -305,7 +305,7 @@ impl ReproduceArgs {
         let out = OutputFolder::new(&self.out)?;
         let scratch = tempfile::Builder::new().prefix("graphs-").tempdir_in(&self.out)?;
         let _interrupt = RemovedOnInterrupt::watch(scratch.path())?;
-        let mut found = Reproduction {
+        let found = Reproduction {
             paper: self.paper,
             workers: self.workers,
             epochs: self.epochs,
@@ -322,11 +322,9 @@ impl ReproduceArgs {
             rapid_figures: RapidFigures::default(),
             massive_figures: MassiveFigures::default(),
         };
-        for subject in &subjects {
-            self.measure(subject, scratch.path(), &out, &mut found, console)?;
-            out.write(&found)?;
-        }
-        out.report(&found, console)
+        out.report_each(&subjects, found, console, |found, subject| {
+            self.measure(subject, scratch.path(), &out, found, console)
+        })
     }
 
     /// Makes or opens a graph, and measures all of it.
@@ -457,8 +455,7 @@ impl ReproduceArgs {
         }
         Ok(Group {
             link,
-            rate_bits: spec.rate_bits,
-            delay_seconds: spec.delay.as_secs_f64(),
+            spec,
             batch: of.batch,
             published: of.published,
             runs: repeats.into_iter().filter_map(Run::middle_of).collect(),

@@ -1,7 +1,7 @@
 //! The folder of a reproduction: a report, all figures, and charts.
 
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -10,8 +10,15 @@ use lode_cli::console::Console;
 
 /// Figures that are written as a report and as charts.
 pub(super) trait Figures: Serialize {
+    /// Writes the report as Markdown.
+    fn write(&self, text: &mut String) -> fmt::Result;
+
     /// Returns the report as Markdown.
-    fn markdown(&self) -> String;
+    fn markdown(&self) -> String {
+        let mut text = String::new();
+        // Memory takes whatever is written to it.
+        self.write(&mut text).map_or_else(|error| error.to_string(), |()| text)
+    }
 
     /// Returns the charts by the names of their files.
     fn charts(&self) -> Result<Vec<(String, String)>>;
@@ -40,9 +47,20 @@ impl<'a> OutputFolder<'a> {
         found.charts()?.iter().try_for_each(|(name, svg)| write(name, svg))
     }
 
-    /// Reports everything at the end, and where it is written.
-    pub(super) fn report(&self, found: &impl Figures, console: &Console) -> Result<()> {
-        console.report(found, |found| {
+    /// Adds the figures of each of `graphs` to `found` and writes what there is after each; reports
+    /// everything at the end, and where it is written.
+    pub(super) fn report_each<F: Figures, G>(
+        &self,
+        graphs: &[G],
+        mut found: F,
+        console: &Console,
+        mut add: impl FnMut(&mut F, &G) -> Result<()>,
+    ) -> Result<()> {
+        for graph in graphs {
+            add(&mut found, graph)?;
+            self.write(&found)?;
+        }
+        console.report(&found, |found| {
             format!("{}\nWritten to {}", found.markdown(), self.dir.display())
         })
     }

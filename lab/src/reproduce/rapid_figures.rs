@@ -11,7 +11,7 @@ use lodestore_graph::schedule::{AccessCounts, Schedule};
 use lodestore_store::Graph;
 use serde::Serialize;
 
-use super::curves::{Curve, Curves};
+use super::curves::{Curve, Curves, add_point};
 use super::graphs::Made;
 
 /// Rows of a hot set, of those that the smallest share of a worker lacks (Fig. 5).
@@ -131,7 +131,7 @@ impl RapidFigures {
 
     /// Returns the counts of each graph and batch, as shares of the fetches without a hot set.
     fn fetch_curves(&self) -> Curves<'static> {
-        let mut curves: Vec<Curve> = Vec::new();
+        let mut curves = Vec::new();
         let most = |graph: &str| {
             let of_graph = self.fetches.iter().filter(|of| of.graph == graph);
             f64::from(of_graph.map(|of| of.hot_rows).max().unwrap_or(1).max(1))
@@ -139,10 +139,7 @@ impl RapidFigures {
         for of in &self.fetches {
             let label = format!("{}, batch {}", of.graph, of.batch);
             let point = (f64::from(of.hot_rows) / most(&of.graph), self.share_of(of, of.missed));
-            match curves.iter_mut().find(|curve| curve.label == label) {
-                Some(curve) => curve.points.push(point),
-                None => curves.push(Curve { label, points: vec![point] }),
-            }
+            add_point(&mut curves, label, point);
         }
         Curves {
             title: "Fig. 5: remote rows that batches fetch in an epoch, beside those without a cache",

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use lodestore_trainer::replay::Replay;
 use serde::{Deserialize, Serialize};
 
+use lode_cli::human::joined;
 use lode_cli::small_file::read_small_file;
 use lode_cli::usage::UsageError;
 
@@ -61,8 +62,7 @@ impl Recording {
     /// Returns the steps of batches of `n_roots`; fails if none were recorded, or no times.
     pub(super) fn of(&self, n_roots: usize) -> Result<Replay> {
         let Some(seconds) = self.seconds.get(&n_roots) else {
-            let there: Vec<String> = self.seconds.keys().map(ToString::to_string).collect();
-            let there = there.join(", ");
+            let there = joined(self.seconds.keys(), ", ");
             return Err(UsageError::new(format!(
                 "--compute: the recording has steps of batches of {there} roots, and this run has \
                  batches of {n_roots}; record these, or name recorded ones by --batches"

@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lodestore_client::{ClientConfig, Security};
 use lodestore_graph::sampler::Fanout;
-use lodestore_store::OpenOptions;
 use lodestore_trainer::config::{HotPolicy, Sampling};
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainReport};
@@ -19,7 +18,7 @@ use super::papers::Model;
 use super::recording::Recording;
 use crate::link_emulation::{Front, LinkSpec, ShapedServer};
 use lode_cli::child_servers::ChildServers;
-use lode_cli::commands::train::{BufferChoice, Form, TierChoice, TrainRun, Trained, train};
+use lode_cli::commands::train::{BufferChoice, TrainRun, Trained, train};
 use lode_cli::console::Console;
 
 /// Neighbours per node, next to the roots first: DGL's own example for GraphSAGE.
@@ -290,6 +289,12 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
     links.iter().map(|link| link.address().to_string()).collect()
 }
 
+/// Returns a run of `train` with rows from the servers at `connect`, which may be slow.
+pub(super) fn train_run(graph: &Path, connect: Vec<String>, train: TrainConfig) -> TrainRun {
+    let client = ClientConfig { deadline: DEADLINE, ..ClientConfig::default() };
+    TrainRun { client, ..TrainRun::new(graph.to_owned(), connect, train) }
+}
+
 /// A graph and its servers, one for each partition, each on a link of its own.
 pub(super) struct Cluster<'a> {
     pub(super) made: &'a Made,
@@ -338,40 +343,33 @@ impl<'a> Cluster<'a> {
             Contestant::RapidOracle => HotPolicy::Oracle,
             _ => HotPolicy::Frequency,
         };
-        let n_kept = case.kept_rows.unwrap_or(made.kept_rows);
+        let n_kept = made.kept_rows;
         let delta = || made.delta(case.epochs, case.batch);
         let eviction = case.eviction.unwrap_or_else(|| Eviction { gamma: GAMMA, delta: delta() });
         let recording = self.recording.as_ref().filter(|_| !case.learns);
         let usual = TrainConfig::default();
+        let train = TrainConfig {
+            model: case.contestant.model(),
+            strategy: case.contestant.strategy(),
+            workers: self.n_workers.into(),
+            fanouts,
+            epochs: case.epochs,
+            batch_size: case.batch,
+            evaluate_every: 0,
+            measure_test: case.learns,
+            replay: recording.map(|recording| recording.of(case.batch)).transpose()?,
+            sampling: case.sampling,
+            hot_policy,
+            n_hot: case.contestant.n_hot(n_kept),
+            window: if case.contestant == Contestant::RapidCache { 0 } else { usual.window },
+            seed: case.seed,
+            ..usual
+        };
         Ok(TrainRun {
-            graph: made.dir.clone(),
-            connect,
-            client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
-            store: OpenOptions::default(),
-            tiers: TierChoice::default(),
-            profiles: Vec::new(),
             buffer: case.contestant.buffer(n_kept, eviction),
-            train: TrainConfig {
-                model: case.contestant.model(),
-                strategy: case.contestant.strategy(),
-                workers: self.n_workers.into(),
-                fanouts,
-                epochs: case.epochs,
-                batch_size: case.batch,
-                evaluate_every: 0,
-                measure_test: case.learns,
-                replay: recording.map(|recording| recording.of(case.batch)).transpose()?,
-                sampling: case.sampling,
-                hot_policy,
-                n_hot: case.contestant.n_hot(n_kept),
-                window: if case.contestant == Contestant::RapidCache { 0 } else { usual.window },
-                seed: case.seed,
-                schedule_path: case.schedule.map(Path::to_owned).unwrap_or_default(),
-                ..usual
-            },
+            schedule: case.schedule.map(Path::to_owned),
             log: case.log.map(Path::to_owned),
-            form: Form::default(),
-            keep_schedule: case.schedule.is_some(),
+            ..train_run(&made.dir, connect, train)
         })
     }
 }
@@ -389,8 +387,6 @@ pub(super) struct Case<'a> {
     pub(super) contestant: Contestant,
     pub(super) batch: usize,
     pub(super) epochs: u32,
-    /// Other than the graph's usual ones.
-    pub(super) kept_rows: Option<u32>,
     /// `massive`: other than the usual ([`GAMMA`] and [`Made::delta`]).
     pub(super) eviction: Option<Eviction>,
     /// Where steps are logged, and where the schedule is kept.
@@ -409,7 +405,6 @@ impl Case<'_> {
             contestant,
             batch,
             epochs,
-            kept_rows: None,
             eviction: None,
             log: None,
             schedule: None,

@@ -5,11 +5,9 @@
 //! visible. Two histories of a partition have the same number of a version only if they are equal
 //! up to it. A copy that was restored makes that version again under another number.
 
-use std::ops::ControlFlow;
-
 use uuid::Uuid;
 
-use super::{Catalog, broken, failed, keys};
+use super::{Catalog, broken, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
 use crate::limits::COMMITS_KEPT;
@@ -30,19 +28,13 @@ impl Catalog {
     }
 
     fn recorded_commits(&self) -> Result<Vec<CommitId>, StoreError> {
-        let (mut commits, mut fault) = (Vec::new(), None);
-        let mut each = |key: &[u8], value: &[u8]| match commit_of(key, value) {
-            Some(commit) => {
-                commits.push(commit);
-                ControlFlow::Continue(())
-            }
-            None => {
-                fault = Some(format!("expected a version and the 16 bytes of its commit: {key:?}"));
-                ControlFlow::Break(())
-            }
-        };
-        self.pairs.scan(keys::COMMITS, &mut each).map_err(failed(&self.dir))?;
-        fault.map_or(Ok(commits), |reason| Err(broken(&self.dir, reason)))
+        let mut commits = Vec::new();
+        self.scan(keys::COMMITS, |key, value| {
+            let reason = || format!("expected a version and the 16 bytes of its commit: {key:?}");
+            commits.push(commit_of(key, value).ok_or_else(|| broken(&self.dir, reason()))?);
+            Ok(())
+        })?;
+        Ok(commits)
     }
 
     /// Returns the number of the commit of `version`, if it is known.
@@ -80,6 +72,6 @@ fn put(commit: &CommitId) -> Change {
 
 /// Returns the commit of a pair, if it is one.
 pub(super) fn commit_of(key: &[u8], value: &[u8]) -> Option<CommitId> {
-    let version = keys::segment_version(key.strip_prefix(keys::COMMITS)?)?;
+    let version = keys::number(key.strip_prefix(keys::COMMITS)?)?;
     Some(CommitId { version, id: Uuid::from_slice(value).ok()? })
 }

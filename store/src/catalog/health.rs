@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{Catalog, failed};
 use crate::error::StoreError;
-use crate::file_system::{Change, KeyValues};
+use crate::file_system::{Change, FileSystem, KeyValues};
 
 /// Pause between two looks for room.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -25,13 +25,14 @@ const MAKE_ROOM: &str = "make room; puts look for it once a second and then cont
 const OPEN_AGAIN: &str = "make room or mend the disk, then open the graph again";
 
 /// Whether writes are taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Health {
     /// Whether `failure` is set, for a write that has nothing to wait for.
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     /// Held while one writer looks for room; the others are refused meanwhile.
     looking: Mutex<()>,
+    /// Between two looks.
     pause: Duration,
 }
 
@@ -47,11 +48,10 @@ struct Failure {
 }
 
 impl Health {
-    /// Makes that of a catalog whose writes have not failed.
-    pub(super) fn new(waits: Waits) -> Self {
-        let pause = if waits == Waits::Yes { LOOK_PAUSE } else { Duration::ZERO };
-        let has_failed = AtomicBool::new(false);
-        Self { has_failed, failure: Mutex::default(), looking: Mutex::default(), pause }
+    /// Makes that of a catalog on `device` whose writes have not failed.
+    pub(super) fn new(device: &dyn FileSystem) -> Self {
+        let pause = if device.waits() { LOOK_PAUSE } else { Duration::ZERO };
+        Self { pause, ..Self::default() }
     }
 
     /// Returns why no writes are taken and what helps; `None` while they are.
@@ -59,7 +59,7 @@ impl Health {
         if !self.has_failed.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().as_ref().map(Failure::summary)
+        self.lock().as_ref().map(|known| (known.reason.clone(), known.advice))
     }
 
     /// Passes on how a write ended. Only the first failure counts: those after it follow from it.
@@ -132,24 +132,13 @@ impl Health {
     }
 }
 
-/// Whether a device takes time over a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
-    Yes,
-    No,
-}
-
 impl Failure {
-    fn summary(&self) -> (String, &'static str) {
-        (self.reason.clone(), self.advice)
-    }
-
     fn refusal(&self, dir: &Path) -> StoreError {
-        let (mut reason, advice) = self.summary();
-        if !self.is_stopped {
-            reason = format!("an earlier write failed ({reason})");
-        }
-        StoreError::WritesStopped { dir: dir.to_owned(), reason, advice }
+        let reason = match self.is_stopped {
+            true => self.reason.clone(),
+            false => format!("an earlier write failed ({})", self.reason),
+        };
+        StoreError::WritesStopped { dir: dir.to_owned(), reason, advice: self.advice }
     }
 }
 
@@ -222,9 +211,6 @@ mod tests {
         fn get(&self, _: &[u8]) -> io::Result<Option<Vec<u8>>> {
             Ok(None)
         }
-        fn get_sorted(&self, _: &[Vec<u8>], _: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-            Ok(())
-        }
         fn scan_from(&self, _: &[u8], _: &mut EachPair<'_>) -> io::Result<()> {
             Ok(())
         }
@@ -259,7 +245,7 @@ mod tests {
     #[test]
     fn room_is_looked_for_after_a_pause_and_not_by_every_write() {
         let (pairs, dir) = (Pairs::default(), Path::new("g/part-000/catalog"));
-        let health = Health { pause: Duration::from_secs(3600), ..Health::new(Waits::Yes) };
+        let health = Health { pause: Duration::from_secs(3600), ..Health::default() };
         assert!(health.check(&pairs, dir).is_ok() && health.reason().is_none());
         fail(&health, Errno::NOSPC.into());
         for _ in 0..3 {
@@ -278,7 +264,7 @@ mod tests {
     fn a_catalog_that_was_stopped_takes_no_writes_whatever_room_there_is() {
         let (pairs, dir) = (Pairs::default(), Path::new("g/part-000/catalog"));
         pairs.has_room.store(true, Ordering::Relaxed);
-        let health = Health::new(Waits::No);
+        let health = Health::default();
         fail(&health, Errno::NOSPC.into());
         health.stop("another server writes it".to_owned(), "stop one");
         for _ in 0..2 {
@@ -294,7 +280,7 @@ mod tests {
     #[test]
     fn writes_are_taken_again_when_there_is_room_and_only_then() {
         let (pairs, dir) = (Pairs::default(), Path::new("g/part-000/catalog"));
-        let health = Health::new(Waits::No);
+        let health = Health::default();
         fail(&health, Errno::NOSPC.into());
         fail(&health, io::Error::other("follows from it"));
         health.check(&pairs, dir).unwrap_err();

@@ -1,5 +1,7 @@
-//! Keys of the catalog. Versions and rows in them are big-endian, so that they sort.
+//! Keys of the catalog, and changes of what is under them. Versions and rows in keys are big-endian,
+//! so that they sort.
 
+use crate::file_system::Change;
 use crate::row::RowIdx;
 
 pub(super) const IDENTITY: &[u8] = b"identity";
@@ -25,32 +27,30 @@ pub(super) const ROWS: &[u8] = b"overlay/";
 /// Bytes of a row's key after its tensor's prefix: version and row.
 const ROW_SUFFIX_BYTES: usize = 8;
 
-/// Returns the prefix of the keys of all segments of a tensor; names hold no slash.
-pub(super) fn segments_of(tensor: &str) -> Vec<u8> {
-    [SEGMENTS, tensor.as_bytes(), b"/"].concat()
+/// Returns the prefix of all keys of a kind of a tensor; names hold no slash.
+pub(super) fn of_tensor(kind: &[u8], tensor: &str) -> Vec<u8> {
+    [kind, tensor.as_bytes(), b"/"].concat()
 }
 
-pub(super) fn segment(tensor: &str, version: u32) -> Vec<u8> {
-    [&segments_of(tensor), version.to_be_bytes().as_slice()].concat()
+/// Returns the key of a kind of a tensor and version. For [`ROWS`] it is the prefix of the keys of
+/// all rows that were put for the version.
+pub(super) fn of_version(kind: &[u8], tensor: &str, version: u32) -> Vec<u8> {
+    [kind, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
 }
 
-/// Returns the prefix of the keys of all new segments of a tensor.
-pub(super) fn new_segments_of(tensor: &str) -> Vec<u8> {
-    [NEW_SEGMENTS, tensor.as_bytes(), b"/"].concat()
+/// Returns the change that records something of a kind for a tensor and version.
+pub(super) fn put(kind: &[u8], tensor: &str, version: u32, record: Vec<u8>) -> Change {
+    Change::Put(of_version(kind, tensor, version), record)
 }
 
-/// Returns the prefix of the keys of all deltas of a tensor.
-pub(super) fn deltas_of(tensor: &str) -> Vec<u8> {
-    [DELTAS, tensor.as_bytes(), b"/"].concat()
+/// Returns the change that removes such a record.
+pub(super) fn delete(kind: &[u8], tensor: &str, version: u32) -> Change {
+    Change::Delete(of_version(kind, tensor, version))
 }
 
-pub(super) fn delta(tensor: &str, version: u32) -> Vec<u8> {
-    [&deltas_of(tensor), version.to_be_bytes().as_slice()].concat()
-}
-
-/// Returns the key of the delta that a commit has prepared for `version`.
-pub(super) fn prepared(tensor: &str, version: u32) -> Vec<u8> {
-    [PREPARED_DELTAS, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
+/// Returns the key of a pending row.
+pub(super) fn row(tensor: &str, version: u32, row: RowIdx) -> Vec<u8> {
+    [ROWS, tensor.as_bytes(), b"/", &version.to_be_bytes(), &row.0.to_be_bytes()].concat()
 }
 
 /// Returns the key of the number that the commit of `version` has drawn.
@@ -58,42 +58,20 @@ pub(super) fn commit(version: u32) -> Vec<u8> {
     [COMMITS, &version.to_be_bytes()].concat()
 }
 
-/// Returns the key of the record that a segment had before rows of it were given up.
-pub(super) fn lost(tensor: &str, version: u32) -> Vec<u8> {
-    [LOST, tensor.as_bytes(), b"/", &version.to_be_bytes()].concat()
-}
-
-/// Returns the version in the key of a segment, given what follows its prefix.
-pub(super) fn segment_version(suffix: &[u8]) -> Option<u32> {
+/// Returns the version or the row at the end of a key, given what follows its prefix.
+pub(super) fn number(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
-}
-
-/// Returns the prefix of the keys of all pending rows of a tensor.
-pub(super) fn rows_of(tensor: &str) -> Vec<u8> {
-    [ROWS, tensor.as_bytes(), b"/"].concat()
-}
-
-/// Appends version and row to the prefix of [`rows_of`].
-pub(super) fn push_row(key: &mut Vec<u8>, version: u32, row: RowIdx) {
-    key.extend_from_slice(&version.to_be_bytes());
-    key.extend_from_slice(&row.0.to_be_bytes());
-}
-
-/// Returns the prefix of the keys of all rows of a tensor that were put for `version`.
-pub(super) fn rows_of_version(tensor: &str, version: u32) -> Vec<u8> {
-    [&rows_of(tensor), version.to_be_bytes().as_slice()].concat()
-}
-
-/// Returns the row in the key of a pending row, given what follows its version.
-pub(super) fn row_number(suffix: &[u8]) -> Option<RowIdx> {
-    suffix.try_into().ok().map(|row| RowIdx(u32::from_be_bytes(row)))
 }
 
 /// Returns the version and row in the key of a pending row, given what follows its prefix.
 pub(super) fn row_of(suffix: &[u8]) -> Option<(u32, RowIdx)> {
-    let (version, row) = suffix.split_first_chunk()?;
-    let row = row.try_into().ok().map(u32::from_be_bytes)?;
-    Some((u32::from_be_bytes(*version), RowIdx(row)))
+    let (version, row) = suffix.split_at_checked(size_of::<u32>())?;
+    Some((number(version)?, RowIdx(number(row)?)))
+}
+
+/// Returns the kind of a key that has one: all up to the first slash, which it includes.
+pub(super) fn kind_of(key: &[u8]) -> Option<&[u8]> {
+    Some(&key[..=key.iter().position(|&byte| byte == b'/')?])
 }
 
 /// Returns the tensor in a key that starts with `kind`, and what follows the tensor's prefix.
@@ -106,9 +84,7 @@ pub(super) fn tensor_of<'a>(kind: &[u8], key: &'a [u8]) -> Option<(&'a str, &'a 
 /// Returns the first key, and the key after the last, of the pending rows of the versions from
 /// `first` to `last`, both included.
 pub(super) fn row_range(tensor: &str, first: u32, last: u32) -> (Vec<u8>, Vec<u8>) {
-    let (mut from, mut to) = (rows_of(tensor), rows_of(tensor));
-    from.extend_from_slice(&first.to_be_bytes());
-    to.extend_from_slice(&last.to_be_bytes());
+    let (from, mut to) = (of_version(ROWS, tensor, first), of_version(ROWS, tensor, last));
     // No suffix of a row's key sorts behind this one, which is longer than all of them.
     to.extend_from_slice(&[0xff; ROW_SUFFIX_BYTES]);
     (from, to)
@@ -120,10 +96,8 @@ mod tests {
 
     use super::*;
 
-    fn key(tensor: &str, version: u32, row: u32) -> Vec<u8> {
-        let mut key = rows_of(tensor);
-        push_row(&mut key, version, RowIdx(row));
-        key
+    fn key(tensor: &str, version: u32, row_idx: u32) -> Vec<u8> {
+        row(tensor, version, RowIdx(row_idx))
     }
 
     proptest! {
@@ -131,7 +105,7 @@ mod tests {
         fn keys_sort_as_versions_and_rows_do(a: (u32, u32), b: (u32, u32)) {
             let order = key("feat", a.0, a.1).cmp(&key("feat", b.0, b.1));
             prop_assert_eq!(order, a.cmp(&b));
-            let suffix = &key("feat", a.0, a.1)[rows_of("feat").len()..];
+            let suffix = &key("feat", a.0, a.1)[of_tensor(ROWS, "feat").len()..];
             prop_assert_eq!(row_of(suffix), Some((a.0, RowIdx(a.1))));
         }
 
@@ -151,15 +125,15 @@ mod tests {
         let (from, to) = row_range("feat", u32::MAX, u32::MAX);
         let last = key("feat", u32::MAX, u32::MAX);
         assert!(from <= last && last < to);
-        assert!(to < key("feat0", 0, 0) && to.starts_with(&rows_of("feat")));
+        assert!(to < key("feat0", 0, 0) && to.starts_with(&of_tensor(ROWS, "feat")));
     }
 
     #[test]
     fn a_key_shows_its_tensor_whatever_its_version_is() {
         let version = u32::from_be_bytes(*b"a//b");
-        let of_key = segment("feat", version);
+        let of_key = of_version(SEGMENTS, "feat", version);
         let (tensor, suffix) = tensor_of(SEGMENTS, &of_key).unwrap();
-        assert_eq!((tensor, segment_version(suffix)), ("feat", Some(version)));
+        assert_eq!((tensor, number(suffix)), ("feat", Some(version)));
         assert_eq!(tensor_of(ROWS, &of_key), None);
         assert_eq!(tensor_of(SEGMENTS, b"segment/feat"), None);
         assert_eq!(tensor_of(SEGMENTS, b"segment/\xff/0000"), None);
@@ -170,6 +144,6 @@ mod tests {
         assert_eq!(row_of(&[]), None);
         assert_eq!(row_of(&[0; 7]), None);
         assert_eq!(row_of(&[0; 9]), None);
-        assert_eq!(segment_version(&[0; 3]), None);
+        assert_eq!(number(&[0; 3]), None);
     }
 }

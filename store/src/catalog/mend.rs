@@ -1,8 +1,6 @@
 //! Repair's changes of catalogs.
 
-use std::ops::ControlFlow;
-
-use super::{Catalog, CommitId, DeltaRecord, Pair, SegmentRecord, broken, failed, keys};
+use super::{Catalog, CommitId, DeltaRecord, Pair, SegmentRecord, broken, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
 
@@ -64,36 +62,26 @@ impl Catalog {
         let version = version.to_le_bytes().to_vec();
         let mut changes = vec![Change::Put(keys::VERSION.to_vec(), version)];
         for TensorRecord { tensor, version, record, lost } in records {
-            let old = self.segments(tensor)?.into_iter().map(|(of, _)| keys::segment(tensor, of));
-            changes.extend(old.map(Change::Delete));
-            changes.push(Change::Put(keys::segment(tensor, *version), record.to_bytes()));
-            let lost_key = keys::lost(tensor, *version);
-            changes.push(match lost {
-                Some(lost) => Change::Put(lost_key, lost.to_bytes()),
-                None => Change::Delete(lost_key),
-            });
+            let old = self.segments(tensor)?.into_iter();
+            changes.extend(old.map(|(of, _)| keys::delete(keys::SEGMENTS, tensor, of)));
+            changes.push(keys::put(keys::SEGMENTS, tensor, *version, record.to_bytes()));
+            let lost_key = keys::of_version(keys::LOST, tensor, *version);
+            changes.push(Change::set(lost_key, lost.as_ref().map(SegmentRecord::to_bytes)));
         }
         for prefix in [keys::DELTAS, keys::PREPARED_DELTAS] {
-            let mut each = |key: &[u8], _: &[u8]| {
+            self.scan(prefix, |key, _| {
                 changes.push(Change::Delete(key.to_vec()));
-                ControlFlow::Continue(())
-            };
-            self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
+                Ok(())
+            })?;
         }
         let mut prepared = None;
         for TensorDelta { tensor, delta, is_prepared } in deltas {
-            let key = match is_prepared {
-                true => keys::prepared(tensor, delta.version),
-                false => keys::delta(tensor, delta.version),
-            };
-            changes.push(Change::Put(key, delta.to_bytes()));
+            let kind = if *is_prepared { keys::PREPARED_DELTAS } else { keys::DELTAS };
+            changes.push(keys::put(kind, tensor, delta.version, delta.to_bytes()));
             prepared = prepared.or(is_prepared.then_some(delta.version));
         }
         let prepared = prepared.map(|version| version.to_le_bytes().to_vec());
-        changes.push(match prepared {
-            Some(version) => Change::Put(keys::PREPARED.to_vec(), version),
-            None => Change::Delete(keys::PREPARED.to_vec()),
-        });
+        changes.push(Change::set(keys::PREPARED.to_vec(), prepared));
         changes.push(self.format_change()?);
         Ok(changes)
     }
@@ -105,7 +93,7 @@ impl Catalog {
         tensor: &str,
         version: u32,
     ) -> Result<Option<SegmentRecord>, StoreError> {
-        let record = self.get(&keys::lost(tensor, version))?;
+        let record = self.get(&keys::of_version(keys::LOST, tensor, version))?;
         let record = record.map(|record| SegmentRecord::from_bytes(&record)).transpose();
         record.map_err(|reason| broken(&self.dir, format!("lost record of `{tensor}`: {reason}")))
     }
@@ -132,28 +120,20 @@ impl Catalog {
         from: &Self,
         place: &mut dyn FnMut(&Pair<'_>) -> Option<u32>,
     ) -> Result<(), StoreError> {
-        let (mut batch, mut n_bytes, mut failure) = (Vec::new(), 0, None);
-        from.scan_all(&mut |_, pair| {
-            let Some(version) = place(&pair) else { return ControlFlow::Continue(()) };
-            let Pair::Row { tensor, row, bytes, .. } = pair else {
-                return ControlFlow::Continue(());
-            };
-            let mut key = keys::rows_of(tensor);
-            keys::push_row(&mut key, version, row);
+        let (mut batch, mut n_bytes) = (Vec::new(), 0);
+        from.scan(b"", |key, value| {
+            let pair = Pair::of(key, value);
+            let Some(version) = place(&pair) else { return Ok(()) };
+            let Pair::Row { tensor, row, bytes, .. } = pair else { return Ok(()) };
+            let key = keys::row(tensor, version, row);
             n_bytes += key.len() + bytes.len();
             batch.push(Change::Put(key, bytes.to_vec()));
             if n_bytes < BATCH_BYTES {
-                return ControlFlow::Continue(());
+                return Ok(());
             }
             n_bytes = 0;
-            match self.write(&std::mem::take(&mut batch)) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
+            self.write(&std::mem::take(&mut batch))
         })?;
-        failure.map_or_else(|| self.write(&batch), Err)
+        self.write(&batch)
     }
 }

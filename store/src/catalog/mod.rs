@@ -38,12 +38,12 @@ mod health;
 mod keys;
 mod mend;
 mod pairs;
-mod record;
 mod rows;
 mod segments;
 mod tensors;
 
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,14 +53,13 @@ use uuid::Uuid;
 pub(crate) use commits::CommitId;
 pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
-pub use record::SegmentRecord;
-pub(crate) use segments::DeltaRecord;
+pub use segments::SegmentRecord;
+pub(crate) use segments::{DeltaRecord, Fields};
 
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::file_system::{Access, Change, FileSystem, Guard, KeyValues};
-use health::{Health, Waits};
-use record::Fields;
+use health::Health;
 
 /// Newest catalog format that this release writes and reads.
 pub const CATALOG_FORMAT_VERSION: u32 = 2;
@@ -86,13 +85,10 @@ impl Catalog {
         graph_text: &str,
     ) -> Result<Self, StoreError> {
         let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
-        let health = Health::new(waits(device));
+        let health = Health::new(device);
         let catalog = Self { dir: dir.to_owned(), pairs, health, guard: None };
-        let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
-        identity.extend_from_slice(graph.as_bytes());
-        identity.extend_from_slice(&u32::from(part.0).to_le_bytes());
         catalog.write(&[
-            Change::Put(keys::IDENTITY.to_vec(), identity),
+            identity_change(graph, part.0.into()),
             Change::Put(keys::GRAPH_COPY.to_vec(), graph_text.as_bytes().to_vec()),
         ])?;
         Ok(catalog)
@@ -138,7 +134,7 @@ impl Catalog {
             ErrorKind::Deadlock => StoreError::Forked { dir: dir.to_owned() },
             _ => failed(dir)(error),
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(waits(device)), guard: None })
+        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(device), guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -148,9 +144,10 @@ impl Catalog {
         version: u32,
         segments: impl IntoIterator<Item = (&'a str, &'a SegmentRecord)>,
     ) -> Result<(), StoreError> {
-        let records = segments
-            .into_iter()
-            .map(|(tensor, record)| Change::Put(keys::segment(tensor, version), record.to_bytes()));
+        let put = |(tensor, record): (&str, &SegmentRecord)| {
+            keys::put(keys::SEGMENTS, tensor, version, record.to_bytes())
+        };
+        let records = segments.into_iter().map(put);
         let version = Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec());
         self.write(&records.chain([version]).collect::<Vec<_>>())
     }
@@ -198,7 +195,7 @@ impl Catalog {
     /// Returns the graph and partition that it says it is of.
     pub(crate) fn identity(&self) -> Result<(Uuid, u32), StoreError> {
         let bytes = self.get(keys::IDENTITY)?.unwrap_or_default();
-        let mut fields = Fields { bytes: &bytes };
+        let mut fields = Fields(&bytes);
         let (Ok(format), Ok(found_graph), Ok(found_part)) =
             (fields.u32(), fields.take::<16>(), fields.u32())
         else {
@@ -215,15 +212,48 @@ impl Catalog {
     /// refuse: they know no deltas.
     fn format_change(&self) -> Result<Change, StoreError> {
         let (graph, part) = self.identity()?;
-        let mut identity = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
-        identity.extend_from_slice(graph.as_bytes());
-        identity.extend_from_slice(&part.to_le_bytes());
-        Ok(Change::Put(keys::IDENTITY.to_vec(), identity))
+        Ok(identity_change(graph, part))
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.pairs.get(key).map_err(failed(&self.dir))
     }
+
+    /// Passes the pairs whose key starts with `prefix` to `each`, ascending, until it fails.
+    fn scan(
+        &self,
+        prefix: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.scan_from(prefix, |key, value| match key.starts_with(prefix) {
+            true => each(key, value).map(ControlFlow::Continue),
+            false => Ok(ControlFlow::Break(())),
+        })
+    }
+
+    /// Passes the pairs from `key` on to `each`, ascending, until it breaks or fails.
+    fn scan_from(
+        &self,
+        key: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut outcome = Ok(());
+        let mut pair = |key: &[u8], value: &[u8]| {
+            each(key, value).unwrap_or_else(|error| {
+                outcome = Err(error);
+                ControlFlow::Break(())
+            })
+        };
+        self.pairs.scan_from(key, &mut pair).map_err(failed(&self.dir))?;
+        outcome
+    }
+}
+
+/// Returns the change that makes a catalog one of a partition, in the newest format.
+fn identity_change(graph: Uuid, part: u32) -> Change {
+    let format = CATALOG_FORMAT_VERSION.to_le_bytes();
+    let identity = [&format[..], graph.as_bytes(), &part.to_le_bytes()].concat();
+    Change::Put(keys::IDENTITY.to_vec(), identity)
 }
 
 /// Locks the folder of a partition against other writers and repairs: RocksDB's own lock is only as
@@ -235,10 +265,6 @@ pub(crate) fn lock_partition(device: &dyn FileSystem, dir: &Path) -> Result<Guar
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
         _ => StoreError::io(dir, "lock")(error),
     })
-}
-
-fn waits(device: &dyn FileSystem) -> Waits {
-    if device.waits() { Waits::Yes } else { Waits::No }
 }
 
 fn failed(dir: &Path) -> impl FnOnce(std::io::Error) -> StoreError {

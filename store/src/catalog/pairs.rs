@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, DeltaRecord, SegmentRecord, failed, keys};
+use super::commits::commit_of;
+use super::{Catalog, DeltaRecord, SegmentRecord, keys};
 use crate::error::StoreError;
 use crate::row::RowIdx;
 
@@ -48,90 +49,69 @@ impl Catalog {
     /// Passes every pair to `each`, ascending by key, and so reads all that the store itself has
     /// checksums for.
     pub(crate) fn scan_all(&self, each: &mut EachCatalogPair<'_>) -> Result<(), StoreError> {
-        let mut pair = |key: &[u8], value: &[u8]| each(key, told_apart(key, value));
-        self.pairs.scan(b"", &mut pair).map_err(failed(&self.dir))
+        self.scan_from(b"", |key, value| Ok(each(key, Pair::of(key, value))))
     }
-}
 
-impl Catalog {
     /// Returns the format of a record that only a later release reads, if there is one.
     pub(crate) fn newer_format(&self) -> Result<Option<u32>, StoreError> {
         let mut newer = None;
         for prefix in [keys::SEGMENTS, keys::LOST, keys::DELTAS, keys::PREPARED_DELTAS] {
-            let mut each = |key: &[u8], value: &[u8]| {
+            self.scan(prefix, |key, value| {
                 newer = newer.or(newer_record(key, value));
-                ControlFlow::Continue(())
-            };
-            self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
+                Ok(())
+            })?;
         }
         Ok(newer)
     }
 }
 
-fn told_apart<'a>(key: &'a [u8], value: &'a [u8]) -> Pair<'a> {
-    let record = |kind| {
+impl<'a> Pair<'a> {
+    /// Separates a key and its value.
+    pub(super) fn of(key: &'a [u8], value: &'a [u8]) -> Self {
+        match key {
+            keys::IDENTITY => Self::Identity,
+            keys::VERSION => Self::Version,
+            keys::GRAPH_COPY => Self::GraphCopy(value),
+            keys::LOSSES => Self::Losses(value),
+            keys::HOLDERS => Self::Holders,
+            keys::PREPARED => Self::PreparedVersion(value.try_into().ok().map(u32::from_le_bytes)),
+            _ => match newer_record(key, value) {
+                Some(format) => Self::Newer { format },
+                None => Self::of_kind(key, value).unwrap_or(Self::Unknown),
+            },
+        }
+    }
+
+    /// Separates a pair whose key has a kind; `None` for a key that no catalog has.
+    fn of_kind(key: &'a [u8], value: &'a [u8]) -> Option<Self> {
+        let kind = keys::kind_of(key)?;
+        if kind == keys::COMMITS {
+            return commit_of(key, value).map(|_| Self::Commit);
+        }
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
-        Some((tensor, keys::segment_version(suffix)?, SegmentRecord::from_bytes(value)))
-    };
-    let segment = || {
-        let (tensor, version, record) = record(keys::SEGMENTS)?;
-        Some(Pair::Segment { tensor, version, record })
-    };
-    let new = || {
-        let (tensor, version, record) = record(keys::NEW_SEGMENTS)?;
-        Some(Pair::New { tensor, version, record })
-    };
-    let lost = || {
-        let (tensor, version, record) = record(keys::LOST)?;
-        Some(Pair::Lost { tensor, version, record })
-    };
-    let delta_record = |kind| {
-        let (tensor, suffix) = keys::tensor_of(kind, key)?;
-        let version = keys::segment_version(suffix)?;
-        Some((tensor, version, DeltaRecord::from_bytes(version, value)))
-    };
-    let delta = || {
-        let (tensor, version, record) = delta_record(keys::DELTAS)?;
-        Some(Pair::Delta { tensor, version, record })
-    };
-    let prepared = || {
-        let (tensor, version, record) = delta_record(keys::PREPARED_DELTAS)?;
-        Some(Pair::Prepared { tensor, version, record })
-    };
-    let row = || {
-        let (tensor, suffix) = keys::tensor_of(keys::ROWS, key)?;
-        let (version, row) = keys::row_of(suffix)?;
-        Some(Pair::Row { tensor, version, row, bytes: value })
-    };
-    let commit = || super::commits::commit_of(key, value).map(|_| Pair::Commit);
-    let newer = || newer_record(key, value).map(|format| Pair::Newer { format });
-    match key {
-        keys::IDENTITY => Pair::Identity,
-        keys::VERSION => Pair::Version,
-        keys::GRAPH_COPY => Pair::GraphCopy(value),
-        keys::LOSSES => Pair::Losses(value),
-        keys::HOLDERS => Pair::Holders,
-        keys::PREPARED => Pair::PreparedVersion(value.try_into().ok().map(u32::from_le_bytes)),
-        _ => newer()
-            .or_else(segment)
-            .or_else(delta)
-            .or_else(prepared)
-            .or_else(row)
-            .or_else(lost)
-            .or_else(new)
-            .or_else(commit)
-            .unwrap_or(Pair::Unknown),
+        if kind == keys::ROWS {
+            let (version, row) = keys::row_of(suffix)?;
+            return Some(Self::Row { tensor, version, row, bytes: value });
+        }
+        let version = keys::number(suffix)?;
+        let segment = || SegmentRecord::from_bytes(value);
+        let delta = || DeltaRecord::from_bytes(version, value);
+        Some(match kind {
+            keys::SEGMENTS => Self::Segment { tensor, version, record: segment() },
+            keys::LOST => Self::Lost { tensor, version, record: segment() },
+            keys::NEW_SEGMENTS => Self::New { tensor, version, record: segment() },
+            keys::DELTAS => Self::Delta { tensor, version, record: delta() },
+            keys::PREPARED_DELTAS => Self::Prepared { tensor, version, record: delta() },
+            _ => return None,
+        })
     }
 }
 
 /// Returns the format of a record that only a later release reads.
 fn newer_record(key: &[u8], value: &[u8]) -> Option<u32> {
-    let is_of = |kinds: [&[u8]; 2]| kinds.into_iter().any(|kind| key.starts_with(kind));
-    if is_of([keys::SEGMENTS, keys::LOST]) {
-        SegmentRecord::newer_format(value)
-    } else if is_of([keys::DELTAS, keys::PREPARED_DELTAS]) {
-        DeltaRecord::newer_format(value)
-    } else {
-        None
+    match keys::kind_of(key)? {
+        keys::SEGMENTS | keys::LOST => SegmentRecord::newer_format(value),
+        keys::DELTAS | keys::PREPARED_DELTAS => DeltaRecord::newer_format(value),
+        _ => None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Catalog, broken, failed, keys};
+use super::{Catalog, broken, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
 use crate::row::RowIdx;
@@ -19,49 +19,30 @@ impl Catalog {
         version: u32,
         rows: impl IntoIterator<Item = (RowIdx, &'a [u8])>,
     ) -> Result<(), StoreError> {
-        let prefix = keys::rows_of(tensor);
         let change = |(row, bytes): (RowIdx, &[u8])| {
-            let mut key = prefix.clone();
-            keys::push_row(&mut key, version, row);
-            Change::Put(key, bytes.to_vec())
+            Change::Put(keys::row(tensor, version, row), bytes.to_vec())
         };
         self.write(&rows.into_iter().map(change).collect::<Vec<_>>())
     }
 
-    /// Calls `each` with row and bytes of every row that was put for `version`, ascending, until it
-    /// breaks.
+    /// Calls `each` with row and bytes of every row that was put for `version`, from `first` on and
+    /// ascending, until it breaks or fails.
     pub(crate) fn scan_pending(
         &self,
         tensor: &str,
         version: u32,
-        each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
-        self.scan_pending_from(tensor, version, RowIdx(0), each)
-    }
-
-    /// Scans as [`Catalog::scan_pending`], from a row of the version on.
-    pub(crate) fn scan_pending_from(
-        &self,
-        tensor: &str,
-        version: u32,
         first: RowIdx,
-        each: &mut dyn FnMut(RowIdx, &[u8]) -> ControlFlow<()>,
+        mut each: impl FnMut(RowIdx, &[u8]) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
-        let (prefix, mut from) = (keys::rows_of_version(tensor, version), keys::rows_of(tensor));
-        keys::push_row(&mut from, version, first);
-        let mut fault = None;
-        let mut pair = |key: &[u8], value: &[u8]| {
-            let Some(suffix) = key.strip_prefix(&prefix[..]) else { return ControlFlow::Break(()) };
-            match keys::row_number(suffix) {
-                Some(row) => each(row, value),
-                None => {
-                    fault = Some(format!("the key {key:02x?} is none of a pending row"));
-                    ControlFlow::Break(())
-                }
-            }
-        };
-        self.pairs.scan_from(&from, &mut pair).map_err(failed(&self.dir))?;
-        fault.map_or(Ok(()), |reason| Err(broken(&self.dir, reason)))
+        let prefix = keys::of_version(keys::ROWS, tensor, version);
+        self.scan_from(&keys::row(tensor, version, first), |key, value| {
+            let Some(suffix) = key.strip_prefix(&prefix[..]) else {
+                return Ok(ControlFlow::Break(()));
+            };
+            let reason = || format!("the key {key:02x?} is none of a pending row");
+            let row = keys::number(suffix).ok_or_else(|| broken(&self.dir, reason()))?;
+            each(RowIdx(row), value)
+        })
     }
 
     /// Returns the first version after `version` that rows of a tensor were put for; `None` where
@@ -72,22 +53,17 @@ impl Catalog {
         version: u32,
     ) -> Result<Option<u32>, StoreError> {
         let Some(next) = version.checked_add(1) else { return Ok(None) };
-        let prefix = keys::rows_of(tensor);
+        let prefix = keys::of_tensor(keys::ROWS, tensor);
         let mut found = None;
-        let mut pair = |key: &[u8], _: &[u8]| {
-            found = key.strip_prefix(&prefix[..]).map(keys::row_of);
-            ControlFlow::Break(())
-        };
-        let from = keys::rows_of_version(tensor, next);
-        self.pairs.scan_from(&from, &mut pair).map_err(failed(&self.dir))?;
-        match found {
-            None => Ok(None),
-            Some(Some((version, _))) => Ok(Some(version)),
-            Some(None) => {
-                let reason = format!("a key of a pending row of `{tensor}` cannot be read");
-                Err(broken(&self.dir, reason))
+        self.scan_from(&keys::of_version(keys::ROWS, tensor, next), |key, _| {
+            if let Some(suffix) = key.strip_prefix(&prefix[..]) {
+                let reason = || format!("a key of a pending row of `{tensor}` cannot be read");
+                let row = keys::row_of(suffix).ok_or_else(|| broken(&self.dir, reason()))?;
+                found = Some(row.0);
             }
-        }
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(found)
     }
 
     /// Lets RocksDB return the room of rows that were removed, of about `n_bytes` in all.

@@ -1,10 +1,68 @@
-//! Records of layers: which segment a tensor has, which deltas are over it, which are prepared.
+//! Records of layers and their bytes: which segment a tensor has, which deltas are over it, which
+//! are prepared.
 
-use std::ops::ControlFlow;
+use uuid::Uuid;
 
-use super::{Catalog, SegmentRecord, broken, commits, failed, keys};
+use super::{CATALOG_FORMAT_VERSION, Catalog, broken, commits, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
+use crate::segment::{SegmentDigest, SegmentIdentity};
+
+/// A segment as the catalog knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentRecord {
+    /// Uuid in the segment's header.
+    pub segment: Uuid,
+    /// Number of rows.
+    pub n_rows: u32,
+    /// Bytes of one row.
+    pub row_bytes: u32,
+    /// BLAKE3 of the segment's tables: page checksums and group index, both padded.
+    pub digest: SegmentDigest,
+    /// Name of the file in the partition's folder.
+    pub file: String,
+}
+
+impl SegmentRecord {
+    /// Returns the record of the segment `identity` in a file of this name.
+    pub(crate) fn new(identity: &SegmentIdentity, digest: SegmentDigest, file: String) -> Self {
+        let (segment, n_rows) = (identity.segment, identity.n_rows);
+        let row_bytes = identity.tensor.row_bytes() as u32;
+        Self { segment, n_rows, row_bytes, digest, file }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
+        bytes.extend_from_slice(self.segment.as_bytes());
+        bytes.extend_from_slice(&self.n_rows.to_le_bytes());
+        bytes.extend_from_slice(&self.row_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.digest);
+        bytes.extend_from_slice(self.file.as_bytes());
+        bytes
+    }
+
+    /// Returns the format of a record that only a later release reads.
+    pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
+        let format = Fields(bytes).u32().ok()?;
+        (format > CATALOG_FORMAT_VERSION).then_some(format)
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields(bytes);
+        let format = fields.u32()?;
+        if format > CATALOG_FORMAT_VERSION {
+            return Err(format!("format {format}, this release reads {CATALOG_FORMAT_VERSION}"));
+        }
+        let segment = Uuid::from_bytes(fields.take()?);
+        let (n_rows, row_bytes, digest) = (fields.u32()?, fields.u32()?, fields.take()?);
+        let file = std::str::from_utf8(fields.0).map_err(|_| "file name is not UTF-8")?;
+        // A name from a file never becomes a path that leads out of the partition's folder.
+        if file.is_empty() || file.starts_with('.') || file.contains(['/', '\0']) {
+            return Err(format!("{file:?} is not a plain file name"));
+        }
+        Ok(Self { segment, n_rows, row_bytes, digest, file: file.to_owned() })
+    }
+}
 
 /// A delta segment as the catalog knows it, under its newest version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,15 +73,6 @@ pub(crate) struct DeltaRecord {
     pub(crate) version: u32,
     /// The file.
     pub(crate) record: SegmentRecord,
-}
-
-/// The layers of a tensor at a version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LayerRecords {
-    /// Version and record of the segment that has every row.
-    pub(crate) base: (u32, SegmentRecord),
-    /// Deltas over it, oldest first.
-    pub(crate) deltas: Vec<DeltaRecord>,
 }
 
 impl DeltaRecord {
@@ -37,12 +86,40 @@ impl DeltaRecord {
     }
 
     pub(super) fn from_bytes(version: u32, bytes: &[u8]) -> Result<Self, String> {
-        let (first, record) = bytes.split_first_chunk().ok_or("it is too short")?;
-        let (first, record) = (u32::from_le_bytes(*first), SegmentRecord::from_bytes(record)?);
+        let mut fields = Fields(bytes);
+        let (first, record) = (fields.u32()?, SegmentRecord::from_bytes(fields.0)?);
         if first == 0 || first > version {
             return Err(format!("expected a first version from 1 to {version}, found {first}"));
         }
         Ok(Self { first, version, record })
+    }
+}
+
+/// Bytes of a record or a manifest that are left to be read.
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
+        self.0 = rest;
+        Ok(field)
+    }
+
+    pub(crate) fn u32(&mut self) -> Result<u32, String> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// Reads a number u16.
+    pub(crate) fn count(&mut self) -> Result<usize, String> {
+        Ok(u16::from_le_bytes(self.take()?).into())
+    }
+
+    /// Reads a number u16, and as many bytes.
+    pub(crate) fn list(&mut self) -> Result<&'a [u8], String> {
+        let n_bytes = self.count()?;
+        let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
+        self.0 = rest;
+        Ok(list)
     }
 }
 
@@ -54,24 +131,23 @@ impl Catalog {
         tensor: &str,
         version: u32,
     ) -> Result<Option<(u32, SegmentRecord)>, StoreError> {
-        let newest = self.segments(tensor)?.into_iter().rfind(|(of, _)| *of <= version);
-        Ok(newest)
+        Ok(self.segments(tensor)?.into_iter().rfind(|(of, _)| *of <= version))
     }
 
     /// Returns all records of segments of a tensor with their versions, ascending; those of a
     /// tensor that has just come into `graph.toml` as well.
     pub fn segments(&self, tensor: &str) -> Result<Vec<(u32, SegmentRecord)>, StoreError> {
         let read = |version, value: &[u8]| Ok((version, SegmentRecord::from_bytes(value)?));
-        let found = self.records(tensor, &keys::segments_of(tensor), read)?;
+        let found = self.records(tensor, keys::SEGMENTS, read)?;
         if !found.is_empty() {
             return Ok(found);
         }
-        self.records(tensor, &keys::new_segments_of(tensor), read)
+        self.records(tensor, keys::NEW_SEGMENTS, read)
     }
 
     /// Returns all records of deltas of a tensor, oldest first.
     pub(crate) fn deltas(&self, tensor: &str) -> Result<Vec<DeltaRecord>, StoreError> {
-        self.records(tensor, &keys::deltas_of(tensor), DeltaRecord::from_bytes)
+        self.records(tensor, keys::DELTAS, DeltaRecord::from_bytes)
     }
 
     /// Returns the delta of a tensor that is prepared for `version`, if there is one.
@@ -80,25 +156,26 @@ impl Catalog {
         tensor: &str,
         version: u32,
     ) -> Result<Option<DeltaRecord>, StoreError> {
-        let found = self.get(&keys::prepared(tensor, version))?;
+        let found = self.get(&keys::of_version(keys::PREPARED_DELTAS, tensor, version))?;
         let found = found.map(|value| DeltaRecord::from_bytes(version, &value)).transpose();
         found.map_err(|reason| {
             broken(&self.dir, format!("prepared delta of `{tensor}`, version {version}: {reason}"))
         })
     }
 
-    /// Returns the layers of `tensor` at `version`; `None` without a segment up to it.
+    /// Returns the deltas of `tensor` at `version`, oldest first: those over the newest segment up
+    /// to it.
     ///
     /// Fails for a delta that has rows of versions on both sides of the segment's or of `version`.
-    pub(crate) fn layers(
+    pub(crate) fn deltas_at(
         &self,
         tensor: &str,
         version: u32,
-    ) -> Result<Option<LayerRecords>, StoreError> {
-        let Some(base) = self.segment(tensor, version)? else { return Ok(None) };
+    ) -> Result<Vec<DeltaRecord>, StoreError> {
+        let Some((base, _)) = self.segment(tensor, version)? else { return Ok(Vec::new()) };
         let mut deltas = self.deltas(tensor)?;
-        deltas.retain(|delta| delta.version > base.0 && delta.version <= version);
-        let mut newest = base.0;
+        deltas.retain(|delta| delta.version > base && delta.version <= version);
+        let mut newest = base;
         for delta in &deltas {
             if delta.first <= newest {
                 let (first, last) = (delta.first, delta.version);
@@ -109,7 +186,7 @@ impl Catalog {
             }
             newest = delta.version;
         }
-        Ok(Some(LayerRecords { base, deltas }))
+        Ok(deltas)
     }
 
     /// Returns the version that a commit has prepared and not published, if there is one.
@@ -129,7 +206,8 @@ impl Catalog {
     ) -> Result<(), StoreError> {
         let mut changes: Vec<Change> = vec![self.format_change()?];
         for (tensor, delta) in deltas {
-            changes.push(Change::Put(keys::prepared(tensor, version), delta.to_bytes()));
+            let record = delta.to_bytes();
+            changes.push(keys::put(keys::PREPARED_DELTAS, tensor, version, record));
             let (from, to) = keys::row_range(tensor, 0, version);
             changes.push(Change::DeleteRange(from, to));
         }
@@ -147,8 +225,8 @@ impl Catalog {
         let mut changes = Vec::new();
         for tensor in tensors {
             if let Some(delta) = self.prepared_delta(tensor, version)? {
-                changes.push(Change::Delete(keys::prepared(tensor, version)));
-                changes.push(Change::Put(keys::delta(tensor, version), delta.to_bytes()));
+                changes.push(keys::delete(keys::PREPARED_DELTAS, tensor, version));
+                changes.push(keys::put(keys::DELTAS, tensor, version, delta.to_bytes()));
             }
         }
         changes.push(Change::Delete(keys::PREPARED.to_vec()));
@@ -165,7 +243,7 @@ impl Catalog {
         delta: &DeltaRecord,
     ) -> Result<(), StoreError> {
         let (from, to) = keys::row_range(tensor, 0, delta.version);
-        let put = Change::Put(keys::delta(tensor, delta.version), delta.to_bytes());
+        let put = keys::put(keys::DELTAS, tensor, delta.version, delta.to_bytes());
         self.write(&[self.format_change()?, put, Change::DeleteRange(from, to)])
     }
 
@@ -184,16 +262,13 @@ impl Catalog {
         record: &SegmentRecord,
     ) -> Result<(), StoreError> {
         let old = self.segments(tensor)?.into_iter().filter(|(of, _)| *of != version);
-        let old_keys = |of: u32| {
-            // That of a tensor which came a short while ago.
-            let new = [&keys::new_segments_of(tensor), of.to_be_bytes().as_slice()].concat();
-            [keys::segment(tensor, of), new]
-        };
-        let mut changes: Vec<Change> =
-            old.flat_map(|(of, _)| old_keys(of)).map(Change::Delete).collect();
+        // That of a tensor which came a short while ago, too.
+        let kinds = [keys::SEGMENTS, keys::NEW_SEGMENTS];
+        let old = old.flat_map(|(of, _)| kinds.map(|kind| keys::delete(kind, tensor, of)));
+        let mut changes: Vec<Change> = old.collect();
         let folded = self.deltas(tensor)?.into_iter().filter(|delta| delta.version <= version);
-        changes.extend(folded.map(|delta| Change::Delete(keys::delta(tensor, delta.version))));
-        changes.push(Change::Put(keys::segment(tensor, version), record.to_bytes()));
+        changes.extend(folded.map(|delta| keys::delete(keys::DELTAS, tensor, delta.version)));
+        changes.push(keys::put(keys::SEGMENTS, tensor, version, record.to_bytes()));
         self.write(&changes)
     }
 
@@ -203,33 +278,28 @@ impl Catalog {
         let folded = self.deltas(tensor)?.into_iter();
         let folded = folded.filter(|it| it.first >= by.first && it.version <= by.version);
         let mut changes: Vec<Change> =
-            folded.map(|it| Change::Delete(keys::delta(tensor, it.version))).collect();
-        changes.push(Change::Put(keys::delta(tensor, by.version), by.to_bytes()));
+            folded.map(|it| keys::delete(keys::DELTAS, tensor, it.version)).collect();
+        changes.push(keys::put(keys::DELTAS, tensor, by.version, by.to_bytes()));
         self.write(&changes)
     }
 
-    /// Returns all records whose keys are `prefix` and a version, ascending.
+    /// Returns all records of a kind of a tensor, ascending by version.
     fn records<T>(
         &self,
         tensor: &str,
-        prefix: &[u8],
+        kind: &[u8],
         read: impl Fn(u32, &[u8]) -> Result<T, String>,
     ) -> Result<Vec<T>, StoreError> {
+        let prefix = keys::of_tensor(kind, tensor);
         let mut records = Vec::new();
-        let mut fault = None;
-        let mut each = |key: &[u8], value: &[u8]| {
-            let version = keys::segment_version(&key[prefix.len()..]).ok_or("no version");
+        self.scan(&prefix, |key, value| {
+            let version = keys::number(&key[prefix.len()..]).ok_or("no version");
             let record = version.map_err(str::to_owned).and_then(|version| read(version, value));
-            match record {
-                Ok(record) => records.push(record),
-                Err(reason) => {
-                    fault = Some(format!("record of `{tensor}`, key {key:02x?}: {reason}"));
-                    return ControlFlow::Break(());
-                }
-            }
-            ControlFlow::Continue(())
-        };
-        self.pairs.scan(prefix, &mut each).map_err(failed(&self.dir))?;
-        fault.map_or(Ok(records), |reason| Err(broken(&self.dir, reason)))
+            records.push(record.map_err(|reason| {
+                broken(&self.dir, format!("record of `{tensor}`, key {key:02x?}: {reason}"))
+            })?);
+            Ok(())
+        })?;
+        Ok(records)
     }
 }

@@ -1,9 +1,8 @@
 //! Tensors that come and go, as a catalog records them.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
-use super::{Catalog, SegmentRecord, failed, keys};
+use super::{Catalog, SegmentRecord, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
 
@@ -20,8 +19,8 @@ impl Catalog {
         version: u32,
         record: &SegmentRecord,
     ) -> Result<(), StoreError> {
-        let key = [&keys::new_segments_of(tensor), version.to_be_bytes().as_slice()].concat();
-        self.write(&[self.format_change()?, Change::Put(key, record.to_bytes())])
+        let put = keys::put(keys::NEW_SEGMENTS, tensor, version, record.to_bytes());
+        self.write(&[self.format_change()?, put])
     }
 
     /// Makes the new segments of `tensors` ones like any other, and keeps `graph_text`, that of
@@ -33,14 +32,14 @@ impl Catalog {
     ) -> Result<(), StoreError> {
         let mut changes = Vec::new();
         for tensor in tensors {
-            let prefix = keys::new_segments_of(tensor);
-            let mut each = |key: &[u8], value: &[u8]| {
-                let settled = [&keys::segments_of(tensor), &key[prefix.len()..]].concat();
+            let prefix = keys::of_tensor(keys::NEW_SEGMENTS, tensor);
+            self.scan(&prefix, |key, value| {
+                let settled = keys::of_tensor(keys::SEGMENTS, tensor);
+                let settled = [&settled, &key[prefix.len()..]].concat();
                 changes.push(Change::Delete(key.to_vec()));
                 changes.push(Change::Put(settled, value.to_vec()));
-                ControlFlow::Continue(())
-            };
-            self.pairs.scan(&prefix, &mut each).map_err(failed(&self.dir))?;
+                Ok(())
+            })?;
         }
         // Catalogs of older releases keep no text.
         let copy = self.graph_copy()?;
@@ -60,16 +59,14 @@ impl Catalog {
         let mut changes = Vec::new();
         let mut files = BTreeSet::new();
         for kind in KINDS {
-            let prefix = [kind, tensor.as_bytes(), b"/"].concat();
-            let mut each = |key: &[u8], value: &[u8]| {
+            self.scan(&keys::of_tensor(kind, tensor), |key, value| {
                 changes.push(Change::Delete(key.to_vec()));
                 let is_delta = kind == keys::DELTAS || kind == keys::PREPARED_DELTAS;
                 // What cannot be read names no file.
                 let record = if is_delta { value.get(4..).unwrap_or_default() } else { value };
                 files.extend(SegmentRecord::from_bytes(record).map(|record| record.file));
-                ControlFlow::Continue(())
-            };
-            self.pairs.scan(&prefix, &mut each).map_err(failed(&self.dir))?;
+                Ok(())
+            })?;
         }
         let (from, to) = keys::row_range(tensor, 0, u32::MAX);
         changes.push(Change::DeleteRange(from, to));
@@ -84,11 +81,10 @@ impl Catalog {
     pub(crate) fn tensor_names(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut names = BTreeSet::new();
         for kind in KINDS {
-            let mut each = |key: &[u8], _: &[u8]| {
+            self.scan(kind, |key, _| {
                 names.extend(keys::tensor_of(kind, key).map(|(tensor, _)| tensor.to_owned()));
-                ControlFlow::Continue(())
-            };
-            self.pairs.scan(kind, &mut each).map_err(failed(&self.dir))?;
+                Ok(())
+            })?;
         }
         Ok(names)
     }

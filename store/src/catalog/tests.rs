@@ -140,9 +140,10 @@ fn one_delta_takes_the_place_of_those_that_it_spans_and_of_no_other() {
     let catalog = with_deltas(dir.path(), &[(3, 3), (4, 4), (5, 5), (6, 6)]);
     let by = DeltaRecord { first: 4, version: 5, record: record() };
     catalog.switch_deltas("feat", &by).unwrap();
-    let layers = catalog.layers("feat", 6).unwrap().unwrap();
-    let versions: Vec<_> = layers.deltas.iter().map(|it| (it.first, it.version)).collect();
-    assert_eq!((layers.base.0, versions), (2, vec![(3, 3), (4, 5), (6, 6)]));
+    let (base, _) = catalog.segment("feat", 6).unwrap().unwrap();
+    let deltas = catalog.deltas_at("feat", 6).unwrap();
+    let versions: Vec<_> = deltas.iter().map(|it| (it.first, it.version)).collect();
+    assert_eq!((base, versions), (2, vec![(3, 3), (4, 5), (6, 6)]));
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn deltas_that_overlap_the_segment_or_each_other_are_refused() {
     {
         let dir = tempfile::tempdir().unwrap();
         let catalog = with_deltas(dir.path(), deltas);
-        let error = catalog.layers("feat", 9).unwrap_err().to_string();
+        let error = catalog.deltas_at("feat", 9).unwrap_err().to_string();
         assert!(error.contains(&format!("overlaps version {overlapped}")), "{error}");
     }
 }

@@ -161,19 +161,9 @@ pub trait KeyValues: Debug + Send + Sync {
     /// Returns the value of `key`.
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>>;
 
-    /// Passes the position and the value of each present key of the ascending `keys` to `found`.
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()>;
-
     /// Passes the pairs from `key` on, which need not be there, to `each`, ascending, until it
     /// breaks.
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()>;
-
-    /// Passes the pairs whose key starts with `prefix` to `each`, ascending, until it breaks.
-    fn scan(&self, prefix: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
-        self.scan_from(prefix, &mut |key, value| {
-            if key.starts_with(prefix) { each(key, value) } else { ControlFlow::Break(()) }
-        })
-    }
 
     /// Applies all changes or none, in their order; durable when it returns.
     fn write(&self, changes: &[Change]) -> io::Result<()>;
@@ -207,6 +197,14 @@ pub enum Change {
 }
 
 impl Change {
+    /// Returns the change that gives a key this value, or none.
+    pub(crate) fn set(key: Vec<u8>, value: Option<Vec<u8>>) -> Self {
+        match value {
+            Some(value) => Self::Put(key, value),
+            None => Self::Delete(key),
+        }
+    }
+
     /// Returns whether it removes keys that it does not name, so that nothing can take it back.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Self::DeleteRange(..))

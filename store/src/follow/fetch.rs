@@ -5,20 +5,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Manifest, ManifestTensor};
-use crate::catalog::{DeltaRecord, SegmentRecord};
+use crate::catalog::SegmentRecord;
 use crate::checksum::PageChecksum;
 use crate::error::StoreError;
 use crate::file_system::{FileSystem, FileWriter};
-use crate::graph::{Graph, TEMPORARY_SUFFIX, check_digest};
+use crate::graph::{Graph, check_digest};
+use crate::layout::DATA_OFFSET;
 use crate::limits::PAGE_BYTES;
-use crate::new_file::discard;
+use crate::new_file::{discard, temporary_of};
 use crate::segment::{Segment, SegmentIdentity};
-use crate::tensor::TensorSpec;
 use crate::update::GraphHandle;
 use crate::verify::read_back;
 
 /// Bytes of an earlier try are copied in pieces of this size.
 const COPY_BYTES: u64 = 1 << 20;
+
+/// How all of a file is checked before it is given its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchCheck {
+    /// It is read back, as the disk has it.
+    ReadBack,
+    /// Its pages are checked as they are appended, without a read of the disk. Row groups are not
+    /// unpacked: the manifest's digest proves that they are the writer's. For a file that exists
+    /// elsewhere: a page that the disk changes is found, as ever, when it is read.
+    AsReceived,
+}
 
 /// A file of a manifest that is coming.
 #[derive(Debug)]
@@ -30,18 +41,20 @@ pub struct FetchedFile {
     record: SegmentRecord,
     file: Box<dyn FileWriter>,
     n_bytes: u64,
-    sums: PageSums,
+    /// Where it is checked as it is received.
+    sums: Option<PageSums>,
 }
 
 /// Checksums of the pages of a segment, computed while its bytes come.
 #[derive(Debug)]
 struct PageSums {
     checksum: PageChecksum,
-    /// One of each whole page after the header; those of tables and footer are not used.
+    /// One of each whole page of the file; those of header, tables and footer are not used.
     sums: Vec<u32>,
-    /// The bytes of the page that is not whole yet.
-    partial: Vec<u8>,
-    has_header: bool,
+    /// That of the page that is not whole yet.
+    partial: crc32fast::Hasher,
+    /// Bytes of that page.
+    n_partial: usize,
 }
 
 impl FetchedFile {
@@ -59,13 +72,12 @@ impl FetchedFile {
         manifest: &Manifest,
         name: &str,
         expected: u64,
+        check: FetchCheck,
     ) -> Result<Option<Self>, StoreError> {
         let (identity, record) = find(graph, manifest, name)?;
         let device = Arc::clone(graph.device());
         let path = graph.part_dir(manifest.part).join(name);
-        let mut temporary = path.clone().into_os_string();
-        temporary.push(TEMPORARY_SUFFIX);
-        let temporary = PathBuf::from(temporary);
+        let temporary = temporary_of(&path);
         if device.exists(&path) {
             // Its rows were checked and synced before it was given its name.
             let open = Segment::open(&*device, &path, &identity);
@@ -76,7 +88,7 @@ impl FetchedFile {
                 return Ok(None);
             }
         }
-        let mut sums = PageSums::new(&identity);
+        let mut sums = (check == FetchCheck::AsReceived).then(|| PageSums::new(&identity));
         let (file, n_bytes) = begin_or_continue(&*device, &temporary, expected, &mut sums)?;
         Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes, sums }))
     }
@@ -89,11 +101,12 @@ impl FetchedFile {
         manifest: &Manifest,
         name: &str,
         expected: u64,
+        check: FetchCheck,
     ) -> Result<Option<Self>, StoreError> {
         if live.serves_file_of(manifest, name)? {
             return Ok(None);
         }
-        Self::begin(live.graph(), manifest, name, expected)
+        Self::begin(live.graph(), manifest, name, expected, check)
     }
 
     /// Returns the bytes that have come.
@@ -105,82 +118,68 @@ impl FetchedFile {
     /// Appends what has come next.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.file.append(bytes).map_err(StoreError::io(&self.temporary, "write"))?;
-        self.sums.add(bytes);
+        if let Some(sums) = &mut self.sums {
+            sums.add(bytes);
+        }
         self.n_bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Syncs the file, reads and checks all of it as the disk has it, and renames it.
+    /// Syncs the file, checks all of it, and renames it.
     ///
     /// Files that are damaged or cannot be synced are removed, so that the next try starts from
     /// nothing. A later sync would not report what the system has dropped.
-    pub fn finish(self) -> Result<(), StoreError> {
-        self.finish_after(|this| read_back(&*this.device, &this.temporary, &this.identity))
-    }
-
-    /// Does as [`FetchedFile::finish`], but checks the pages as they were appended, without a read
-    /// of the disk. Row groups are not unpacked: the manifest's digest proves that they are the
-    /// writer's. For a file that exists elsewhere: a page that the disk changes is found, as ever,
-    /// when it is read.
-    pub fn finish_as_received(self) -> Result<(), StoreError> {
-        self.finish_after(|this| {
-            let segment = Segment::open(&*this.device, &this.temporary, &this.identity)?;
-            this.sums.check(&segment)?;
-            Ok(segment)
-        })
-    }
-
-    fn finish_after(
-        mut self,
-        check: impl FnOnce(&Self) -> Result<Segment, StoreError>,
-    ) -> Result<(), StoreError> {
+    pub fn finish(mut self) -> Result<(), StoreError> {
         let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
-        let checked = synced.and_then(|()| check_digest(&check(&self)?, &self.record));
-        if let Err(error) = checked {
+        if let Err(error) = synced.and_then(|()| self.check()) {
             let removed = self.device.remove_file(&self.temporary);
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);
         }
         give_name(&*self.device, &self.temporary, &self.path)
     }
+
+    fn check(&self) -> Result<(), StoreError> {
+        let Some(sums) = &self.sums else {
+            let segment = read_back(&*self.device, &self.temporary, &self.identity)?;
+            return check_digest(&segment, &self.record);
+        };
+        let segment = Segment::open(&*self.device, &self.temporary, &self.identity)?;
+        sums.check(&segment)?;
+        check_digest(&segment, &self.record)
+    }
 }
 
 impl PageSums {
     fn new(identity: &SegmentIdentity) -> Self {
         let checksum = PageChecksum::new(identity.segment);
-        Self { checksum, sums: Vec::new(), partial: Vec::new(), has_header: false }
+        let partial = checksum.begin(0);
+        Self { checksum, sums: Vec::new(), partial, n_partial: 0 }
     }
 
     /// Adds the bytes that follow.
     fn add(&mut self, mut bytes: &[u8]) {
         const PAGE: usize = PAGE_BYTES as usize;
-        if !self.partial.is_empty() {
-            let (rest, after) = bytes.split_at(bytes.len().min(PAGE - self.partial.len()));
-            self.partial.extend_from_slice(rest);
-            bytes = after;
-            if self.partial.len() == PAGE {
-                let page = std::mem::take(&mut self.partial);
-                self.add_page(&page);
-                self.partial = page;
-                self.partial.clear();
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min(PAGE - self.n_partial));
+            self.partial.update(piece);
+            self.n_partial += piece.len();
+            if self.n_partial == PAGE {
+                // Pages are counted from the first one after the header.
+                let next = self.checksum.begin(self.sums.len() as u64);
+                self.sums.push(std::mem::replace(&mut self.partial, next).finalize());
+                self.n_partial = 0;
             }
-        }
-        let (pages, rest) = bytes.as_chunks::<PAGE>();
-        pages.iter().for_each(|page| self.add_page(page));
-        self.partial.extend_from_slice(rest);
-    }
-
-    fn add_page(&mut self, page: &[u8]) {
-        if std::mem::replace(&mut self.has_header, true) {
-            self.sums.push(self.checksum.of(self.sums.len() as u64, page));
+            bytes = rest;
         }
     }
 
     /// Fails for the first page of rows that does not fit the segment's table.
     fn check(&self, segment: &Segment) -> Result<(), StoreError> {
+        let of_rows = self.sums.get((DATA_OFFSET / PAGE_BYTES) as usize..).unwrap_or_default();
         for page in 0..segment.layout().n_pages() {
             // The file has the segment's length: each of its pages has come.
-            segment.check_sum(page, self.sums.get(page as usize).copied().unwrap_or_default())?;
+            segment.check_sum(page, of_rows.get(page as usize).copied().unwrap_or_default())?;
         }
         Ok(())
     }
@@ -202,7 +201,7 @@ fn begin_or_continue(
     device: &dyn FileSystem,
     path: &Path,
     expected: u64,
-    sums: &mut PageSums,
+    sums: &mut Option<PageSums>,
 ) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
     let mut earlier = None;
     if device.exists(path) {
@@ -222,7 +221,9 @@ fn begin_or_continue(
         let piece = &mut piece[..(n_bytes - at).min(COPY_BYTES) as usize];
         earlier.read_exact_at(piece, at).map_err(StoreError::io(path, "read"))?;
         file.append(piece).map_err(StoreError::io(path, "write"))?;
-        sums.add(piece);
+        if let Some(sums) = sums {
+            sums.add(piece);
+        }
         at += piece.len() as u64;
     }
     Ok((file, n_bytes))
@@ -234,56 +235,18 @@ fn find(
     manifest: &Manifest,
     name: &str,
 ) -> Result<(SegmentIdentity, SegmentRecord), StoreError> {
+    let part = manifest.part;
     for ManifestTensor { name: tensor, base: (version, base), deltas } in &manifest.tensors {
         if base.file == name {
-            return Ok((
-                graph.identity_of_base(manifest.part, graph.tensor(tensor)?, *version, base),
-                base.clone(),
-            ));
+            let tensor = graph.tensor(tensor)?;
+            let identity = graph.segment_identity(part, tensor, *version, base.segment);
+            return Ok((identity, base.clone()));
         }
         if let Some(delta) = deltas.iter().find(|delta| delta.record.file == name) {
-            let identity = graph.identity_of_delta(manifest.part, tensor, delta)?;
+            let identity = graph.delta_identity(part, graph.tensor(tensor)?, delta);
             return Ok((identity, delta.record.clone()));
         }
     }
     let reason = format!("the writer has a file {name:?} that its manifest does not name");
-    Err(StoreError::FollowRefused { part: manifest.part, reason })
-}
-
-impl Graph {
-    /// Properties of a segment with every row of a partition.
-    pub(crate) fn identity_of_base(
-        &self,
-        part: lodestore_graph::PartId,
-        tensor: &TensorSpec,
-        version: u32,
-        record: &SegmentRecord,
-    ) -> SegmentIdentity {
-        let range = self.book().range(part);
-        SegmentIdentity {
-            graph: self.uuid(),
-            segment: record.segment,
-            part,
-            version,
-            tensor: tensor.clone(),
-            n_rows: range.end - range.start,
-            delta_of: None,
-        }
-    }
-
-    /// Returns what a delta of a partition must be.
-    fn identity_of_delta(
-        &self,
-        part: lodestore_graph::PartId,
-        tensor: &str,
-        delta: &DeltaRecord,
-    ) -> Result<SegmentIdentity, StoreError> {
-        let range = self.book().range(part);
-        Ok(SegmentIdentity {
-            version: delta.version,
-            n_rows: delta.record.n_rows,
-            delta_of: Some(range.end - range.start),
-            ..self.identity_of_base(part, self.tensor(tensor)?, delta.version, &delta.record)
-        })
-    }
+    Err(StoreError::FollowRefused { part, reason })
 }

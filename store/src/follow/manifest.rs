@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-use crate::catalog::{CommitId, DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
+use crate::catalog::{CommitId, DeltaRecord, Fields, SegmentRecord, TensorDelta, TensorRecord};
 use crate::graph::{delta_file, segment_file};
 use crate::limits::COMMITS_KEPT;
 
@@ -110,9 +110,7 @@ impl Manifest {
     /// tables.
     #[must_use]
     pub fn file_id(&self, file: &str) -> Option<[u8; 48]> {
-        let bases = self.tensors.iter().map(|it| &it.base.1);
-        let deltas = self.tensors.iter().flat_map(|it| it.deltas.iter().map(|delta| &delta.record));
-        let record = bases.chain(deltas).find(|record| record.file == file)?;
+        let record = self.segments().find(|record| record.file == file)?;
         let mut id = [0; 48];
         id[..16].copy_from_slice(record.segment.as_bytes());
         id[16..].copy_from_slice(&record.digest);
@@ -121,9 +119,13 @@ impl Manifest {
 
     /// Names of its files.
     pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.segments().map(|record| record.file.as_str())
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &SegmentRecord> {
         self.tensors.iter().flat_map(|tensor| {
-            let deltas = tensor.deltas.iter().map(|delta| &*delta.record.file);
-            std::iter::once(&*tensor.base.1.file).chain(deltas)
+            let deltas = tensor.deltas.iter().map(|delta| &delta.record);
+            std::iter::once(&tensor.base.1).chain(deltas)
         })
     }
 
@@ -189,7 +191,7 @@ impl Manifest {
         if blake3::hash(body).as_bytes() != checksum {
             return Err("its checksum is another than that of its bytes".to_owned());
         }
-        let mut fields = ManifestFields(body);
+        let mut fields = Fields(body);
         if fields.take::<8>()? != *MAGIC {
             let reason = "it is no manifest of this release; bring both servers to the same one";
             return Err(reason.to_owned());
@@ -220,7 +222,7 @@ impl Manifest {
             }
             tensors.push(ManifestTensor { name, base, deltas });
         }
-        let commits = fields.commits(version)?;
+        let commits = take_commits(&mut fields, version)?;
         if !fields.0.is_empty() {
             return Err(format!("{} bytes too many", fields.0.len()));
         }
@@ -263,47 +265,21 @@ fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
     bytes.extend_from_slice(list);
 }
 
-/// Bytes that are left to be read.
-struct ManifestFields<'a>(&'a [u8]);
-
-impl<'a> ManifestFields<'a> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (&field, rest) = self.0.split_first_chunk().ok_or("it is cut off")?;
-        self.0 = rest;
-        Ok(field)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.take().map(u32::from_le_bytes)
-    }
-
-    fn count(&mut self) -> Result<usize, String> {
-        Ok(u16::from_le_bytes(self.take()?).into())
-    }
-
-    /// Reads commits of versions up to `version`.
-    fn commits(&mut self, version: u32) -> Result<Vec<CommitId>, String> {
-        let (n_commits, mut commits) = (self.count()?, Vec::<CommitId>::new());
-        for _ in 0..n_commits {
-            let commit = CommitId { version: self.u32()?, id: Uuid::from_bytes(self.take()?) };
-            let after = commits.last().map_or(0, |before| before.version);
-            if commit.version <= after || commit.version > version {
-                let found = commit.version;
-                return Err(format!(
-                    "a commit of version {found} after one of {after} in version {version}"
-                ));
-            }
-            commits.push(commit);
+/// Reads commits of versions up to `version`.
+fn take_commits(fields: &mut Fields<'_>, version: u32) -> Result<Vec<CommitId>, String> {
+    let (n_commits, mut commits) = (fields.count()?, Vec::<CommitId>::new());
+    for _ in 0..n_commits {
+        let commit = CommitId { version: fields.u32()?, id: Uuid::from_bytes(fields.take()?) };
+        let after = commits.last().map_or(0, |before| before.version);
+        if commit.version <= after || commit.version > version {
+            let found = commit.version;
+            return Err(format!(
+                "a commit of version {found} after one of {after} in version {version}"
+            ));
         }
-        Ok(commits)
+        commits.push(commit);
     }
-
-    fn list(&mut self) -> Result<&'a [u8], String> {
-        let n_bytes = self.count()?;
-        let (list, rest) = self.0.split_at_checked(n_bytes).ok_or("it is cut off")?;
-        self.0 = rest;
-        Ok(list)
-    }
+    Ok(commits)
 }
 
 #[cfg(test)]

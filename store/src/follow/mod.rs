@@ -18,11 +18,11 @@ use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
 use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, is_segment_file};
 use crate::meta::FOLLOWS_FILE;
-use crate::new_file::remove_if_there;
+use crate::new_file::{remove_if_there, replace_file};
 use crate::update::remove_unpinned;
 
 pub use coverage::Coverage;
-pub use fetch::FetchedFile;
+pub use fetch::{FetchCheck, FetchedFile};
 pub(crate) use manifest::ManifestTensor;
 pub use manifest::{Manifest, Succession};
 
@@ -55,23 +55,8 @@ impl FollowedFolder {
                 return Err(StoreError::FollowRefused { part, reason });
             }
         }
-        let temporary = dir.join(format!("{FOLLOWS_FILE}{TEMPORARY_SUFFIX}"));
-        remove_if_there(&device, &temporary)?;
-        let written = (|| {
-            let mut writer = device.create(&temporary)?;
-            writer.append(writers.as_bytes())?;
-            writer.sync()?;
-            device.replace(&temporary, &file)?;
-            device.sync(dir)
-        })();
-        written.map_err(StoreError::io(&file, "write"))?;
+        replace_file(&device, &file, writers.as_bytes())?;
         Ok(Self { dir: dir.to_owned() })
-    }
-
-    /// Returns the folder.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Makes a follower's folder one that may be written again, durably; another folder stays as it

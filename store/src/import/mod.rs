@@ -330,8 +330,7 @@ pub(crate) fn write_segment(
         report(done);
     }
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (segment, n_rows, digest) = (identity.segment, identity.n_rows, writer.finish()?);
-    let record = SegmentRecord { segment, n_rows, row_bytes: row_bytes as u32, digest, file };
+    let record = SegmentRecord::new(identity, writer.finish()?, file);
     check_digest(&read_back(device, path, identity)?, &record)?;
     Ok(record)
 }

@@ -24,13 +24,6 @@ const FULL_FOLD_ROWS_MIN: u64 = 4096;
 /// A delta counts as this many rows more: files cost descriptors and reads of their own.
 const ROWS_PER_DELTA: u64 = 16;
 
-/// A layer that might be folded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LayerSize {
-    /// Rows of the file.
-    pub(crate) n_rows: u64,
-}
-
 /// Layers to fold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
@@ -40,9 +33,9 @@ pub(crate) enum Fold {
     Deltas(Range<usize>),
 }
 
-/// Chooses what pays to be folded, if anything does; `deltas` are oldest first.
-pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> {
-    let cost: u64 = deltas.iter().map(|delta| delta.n_rows + ROWS_PER_DELTA).sum();
+/// Chooses what pays to be folded, if anything does; `deltas` has the rows of each, oldest first.
+pub(crate) fn choose_fold(base_rows: u64, deltas: &[u64]) -> Option<Fold> {
+    let cost: u64 = deltas.iter().map(|n_rows| n_rows + ROWS_PER_DELTA).sum();
     if cost >= FULL_FOLD_ROWS_MIN.max(base_rows / FULL_FOLD_SHARE) {
         return Some(Fold::All);
     }
@@ -50,11 +43,11 @@ pub(crate) fn choose_fold(base_rows: u64, deltas: &[LayerSize]) -> Option<Fold> 
 }
 
 /// Chooses neighbours of a like size among deltas, oldest first, by position.
-pub(crate) fn choose_deltas(deltas: &[LayerSize]) -> Option<Range<usize>> {
+pub(crate) fn choose_deltas(deltas: &[u64]) -> Option<Range<usize>> {
     let mut newer = 0;
     let mut first = deltas.len();
     while let Some(at) = first.checked_sub(1) {
-        let n_rows = deltas[at].n_rows;
+        let n_rows = deltas[at];
         if first < deltas.len() && n_rows > newer * TIER_RATIO {
             break;
         }
@@ -70,13 +63,9 @@ mod tests {
 
     use super::*;
 
-    fn sizes(rows: &[u64]) -> Vec<LayerSize> {
-        rows.iter().map(|&n_rows| LayerSize { n_rows }).collect()
-    }
-
     #[test]
     fn like_neighbours_at_the_new_end_are_folded() {
-        let of = |rows: &[u64]| choose_fold(1 << 30, &sizes(rows));
+        let of = |rows: &[u64]| choose_fold(1 << 30, rows);
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[5, 5, 5]), None);
         assert_eq!(of(&[5, 5, 5, 5]), Some(Fold::Deltas(0..4)));
@@ -88,11 +77,11 @@ mod tests {
 
     #[test]
     fn deltas_of_an_eighth_of_the_rows_are_folded_into_a_segment() {
-        assert_eq!(choose_fold(1_000_000, &sizes(&[124_983])), None);
-        assert_eq!(choose_fold(1_000_000, &sizes(&[124_984])), Some(Fold::All));
+        assert_eq!(choose_fold(1_000_000, &[124_983]), None);
+        assert_eq!(choose_fold(1_000_000, &[124_984]), Some(Fold::All));
         assert_eq!(choose_fold(0, &[]), None);
-        assert_eq!(choose_fold(0, &sizes(&[4079])), None);
-        assert_eq!(choose_fold(0, &sizes(&[4080])), Some(Fold::All));
+        assert_eq!(choose_fold(0, &[4079]), None);
+        assert_eq!(choose_fold(0, &[4080]), Some(Fold::All));
     }
 
     proptest! {
@@ -106,7 +95,7 @@ mod tests {
             for rows in commits {
                 deltas.push(rows);
                 written += rows;
-                while let Some(fold) = choose_fold(1 << 40, &sizes(&deltas)) {
+                while let Some(fold) = choose_fold(1 << 40, &deltas) {
                     let Fold::Deltas(range) = fold else { panic!("the base is large") };
                     prop_assert!(range.len() >= TIER_LAYERS && range.end == deltas.len());
                     let folded: u64 = deltas[range.clone()].iter().sum();

@@ -17,7 +17,7 @@ const NONE: u32 = u32::MAX;
 ///
 /// Memory: 4 bytes per block of 384 rows, and 64 more per block that has a changed row. Several
 /// layers take 8 bytes per changed row on top.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct LayerIndex {
     /// By block of rows: its position in `blocks`, or [`NONE`].
     positions: Vec<u32>,
@@ -46,12 +46,6 @@ enum Entries {
     Many(Vec<Place>),
 }
 
-impl Default for Entries {
-    fn default() -> Self {
-        Self::Many(Vec::new())
-    }
-}
-
 /// A layer, and a row of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -71,8 +65,9 @@ impl LayerIndex {
         n_rows: u32,
         layers: impl Iterator<Item = (u32, &'a [u32])> + Clone,
     ) -> Self {
-        let mut this =
-            Self { positions: vec![NONE; n_rows.div_ceil(BLOCK_ROWS) as usize], ..Self::default() };
+        let positions = vec![NONE; n_rows.div_ceil(BLOCK_ROWS) as usize];
+        let (blocks, entries) = (Vec::new(), Entries::Many(Vec::new()));
+        let mut this = Self { positions, blocks, n_entries: 0, entries };
         let mut n_blocks = 0;
         for &row in layers.clone().flat_map(|(_, rows)| rows) {
             assert!(row < n_rows, "a layer has rows of its tensor");
@@ -133,7 +128,8 @@ impl LayerIndex {
     }
 
     /// Returns the memory of the index.
-    pub(crate) fn bytes(&self) -> usize {
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
         let entries = match &self.entries {
             Entries::One(_) => 0,
             Entries::Many(places) => places.len() * size_of::<Place>(),

@@ -5,5 +5,5 @@
 mod fold;
 mod index;
 
-pub(crate) use fold::{Fold, LayerSize, choose_deltas, choose_fold};
+pub(crate) use fold::{Fold, choose_deltas, choose_fold};
 pub(crate) use index::{Finder, LayerIndex, Place};

@@ -42,7 +42,8 @@ impl GraphHandle {
     }
 
     /// Does as [`GraphHandle::commit_version`], through `version`; does nothing if it was reached
-    /// before, so that it may be repeated. Returns the committed version.
+    /// before, so that it may be repeated. Returns the committed version. It is the second step of
+    /// a commit over several servers, and does the first one where that was not done.
     pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
         self.check_process()?;
         let alone = self.commits();
@@ -85,12 +86,6 @@ impl GraphHandle {
         let Some(before) = version.checked_sub(1) else { return Ok(()) };
         self.advance(&alone, before)?;
         self.prepare_parts(&alone, &self.open_parts(), version)
-    }
-
-    /// Makes `version` visible: the second step of a commit over several servers. Does the first
-    /// step where it was not done; does nothing if the version was reached before.
-    pub fn publish(&self, version: u32) -> Result<u32, StoreError> {
-        self.commit_through(version)
     }
 
     /// Fails for a version that is further ahead than partitions ever are: each in between costs a
@@ -222,10 +217,7 @@ impl GraphHandle {
         let codec = tensor.current().base().segment().codec();
         let written = place.write_pending(&part.catalog, version, &pending, codec)?;
         let Some((record, segment)) = written else { return Ok(None) };
-        let path = segment.path().to_owned();
-        let layer = Layer::open(segment, version, self.reader)
-            .inspect_err(|_| discard(&**self.graph.device(), &path))?;
-        Ok(Some((record, layer)))
+        Ok(Some((record, self.open_written(segment, version)?)))
     }
 
     /// Does the second step, on partitions that are prepared.

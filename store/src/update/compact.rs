@@ -12,7 +12,6 @@ use super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
 use crate::layers::{Fold, choose_deltas, choose_fold};
-use crate::new_file::discard;
 
 impl GraphHandle {
     /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
@@ -36,11 +35,7 @@ impl GraphHandle {
     ) -> Result<Vec<Compacted>, StoreError> {
         self.check_writable()?;
         let position = tensor.map(|name| self.tensor_position(name)).transpose()?;
-        if let Some(part) = part
-            && !self.parts().any(|open| open == part)
-        {
-            return Err(StoreError::NoPart { part, opened: self.opened() });
-        }
+        part.map(|part| self.open_part(part)).transpose()?;
         let _alone = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
         self.sweep()?;
         let version = self.version();
@@ -123,25 +118,20 @@ impl GraphHandle {
         };
         let n_rows = match fold {
             Some(Fold::All) => seen.n_changed(),
-            _ => seen.layers()[layers.clone()].iter().map(|it| n_rows(it)).sum(),
+            _ => seen.layers()[layers.clone()].iter().map(|it| it.n_rows()).sum(),
         };
         part.catalog.check_takes_writes()?;
         // Opened before it counts: after the switch nothing can fail but memory.
         let (layer, switched) = if layers.start == 0 {
             let (record, segment) = compaction.write(progress)?;
             let version = segment.identity().version;
-            let path = segment.path().to_owned();
-            let layer = Layer::open(segment, version, self.reader)
-                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
+            let layer = self.open_written(segment, version)?;
             (layer, part.catalog.switch_segment(&tensor.spec().name, version, &record))
         } else {
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = seen.base().segment().codec();
-            let written = place.write_folded(seen, layers.clone(), codec, progress)?;
-            let (record, segment) = written;
-            let path = segment.path().to_owned();
-            let layer = Layer::open(segment, record.first, self.reader)
-                .inspect_err(|_| discard(&**self.graph.device(), &path))?;
+            let (record, segment) = place.write_folded(seen, layers.clone(), codec, progress)?;
+            let layer = self.open_written(segment, record.first)?;
             (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
         };
         if let Err(error) = switched {
@@ -174,7 +164,7 @@ impl TensorHandle {
     #[must_use]
     pub fn pays_to_fold(&self) -> bool {
         let current = self.current();
-        choose_fold(n_rows(current.base()), &current.delta_sizes()).is_some()
+        choose_fold(current.base().n_rows(), &current.delta_sizes()).is_some()
     }
 }
 
@@ -204,7 +194,7 @@ impl Folded {
                 let n_deltas = seen.layers().len() - 1;
                 (n_deltas > 1).then_some(Fold::Deltas(0..n_deltas))
             }
-            Folding::WherePays => choose_fold(n_rows(seen.base()), &seen.delta_sizes()),
+            Folding::WherePays => choose_fold(seen.base().n_rows(), &seen.delta_sizes()),
         };
         Some(Self { part: Arc::downgrade(part), at, seen, fold })
     }
@@ -229,8 +219,4 @@ impl Folded {
             }
         }
     }
-}
-
-fn n_rows(layer: &Layer) -> u64 {
-    layer.segment().identity().n_rows.into()
 }

@@ -55,26 +55,22 @@ impl DeltaPlace<'_> {
         let row_bytes = self.spec.row_bytes();
         self.write(version..=version, &rows, base, &mut |writer| {
             let mut expected = rows.iter();
-            let (mut piece, mut failure) = (Vec::new(), None);
-            catalog.scan_pending(&self.spec.name, version, &mut |row, bytes| {
+            let mut piece = Vec::new();
+            catalog.scan_pending(&self.spec.name, version, RowIdx(0), |row, bytes| {
                 if expected.next() != Some(&row.0) || bytes.len() != row_bytes {
-                    failure = Some(self.damaged(catalog, version, row, bytes.len()));
-                    return ControlFlow::Break(());
+                    return Err(self.damaged(catalog, version, row, bytes.len()));
                 }
                 piece.extend_from_slice(bytes);
                 if piece.len() >= PIECE_BYTES {
-                    if let Err(error) = writer.write_rows(&piece) {
-                        failure = Some(error);
-                        return ControlFlow::Break(());
-                    }
+                    writer.write_rows(&piece)?;
                     piece.clear();
                 }
-                ControlFlow::Continue(())
+                Ok(ControlFlow::Continue(()))
             })?;
-            if let Some(&missing) = expected.next().filter(|_| failure.is_none()) {
-                failure = Some(self.damaged(catalog, version, RowIdx(missing), 0));
+            if let Some(&missing) = expected.next() {
+                return Err(self.damaged(catalog, version, RowIdx(missing), 0));
             }
-            failure.map_or_else(|| writer.write_rows(&piece), Err)
+            writer.write_rows(&piece)
         })
         .map(Some)
     }
@@ -135,7 +131,9 @@ impl DeltaPlace<'_> {
     ) -> Result<Written, StoreError> {
         let (first, version) = (*versions.start(), *versions.end());
         let name = delta_file(&self.spec.name, first, version);
-        let identity = self.graph.delta_identity(self.part, self.spec, version, rows.len());
+        let whole = self.graph.segment_identity(self.part, self.spec, version, Uuid::new_v4());
+        let (n_rows, delta_of) = (rows.len() as u32, Some(whole.n_rows));
+        let identity = SegmentIdentity { n_rows, delta_of, ..whole };
         let codec = match base {
             SegmentCodec::Raw => SegmentCodec::Raw,
             SegmentCodec::Zstd { .. } => SegmentCodec::zstd_for(self.spec.row_bytes()),
@@ -153,16 +151,15 @@ impl DeltaPlace<'_> {
     fn scan_rows(&self, catalog: &Catalog, version: u32) -> Result<Vec<u32>, StoreError> {
         let range = self.graph.book().range(self.part);
         let n_rows = range.end - range.start;
-        let (mut rows, mut fault) = (Vec::new(), None);
-        catalog.scan_pending(&self.spec.name, version, &mut |row, bytes| {
+        let mut rows = Vec::new();
+        catalog.scan_pending(&self.spec.name, version, RowIdx(0), |row, bytes| {
             if row.0 >= n_rows {
-                fault = Some(self.damaged(catalog, version, row, bytes.len()));
-                return ControlFlow::Break(());
+                return Err(self.damaged(catalog, version, row, bytes.len()));
             }
             rows.push(row.0);
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
-        fault.map_or(Ok(rows), Err)
+        Ok(rows)
     }
 
     fn damaged(&self, catalog: &Catalog, version: u32, row: RowIdx, n_bytes: usize) -> StoreError {
@@ -173,27 +170,5 @@ impl DeltaPlace<'_> {
         );
         let (dir, tensor) = (catalog.dir().to_owned(), self.spec.name.clone());
         StoreError::DamagedPending { dir, tensor, version, row, reason }
-    }
-}
-
-impl Graph {
-    /// Returns the identity of a new delta of `n_rows` rows.
-    fn delta_identity(
-        &self,
-        part: PartId,
-        spec: &TensorSpec,
-        version: u32,
-        n_rows: usize,
-    ) -> SegmentIdentity {
-        let range = self.book().range(part);
-        SegmentIdentity {
-            graph: self.uuid(),
-            segment: Uuid::new_v4(),
-            part,
-            version,
-            tensor: spec.clone(),
-            n_rows: n_rows as u32,
-            delta_of: Some(range.end - range.start),
-        }
     }
 }

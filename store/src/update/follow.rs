@@ -1,14 +1,13 @@
 //! A follower takes over a version of a writer, whose files it has fetched and checked.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lodestore_graph::PartId;
 
 use super::garbage::Retired;
-use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorVersion};
-use crate::catalog::{DeltaRecord, SegmentRecord};
+use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
+use crate::catalog::SegmentRecord;
 use crate::error::StoreError;
 use crate::follow::{Manifest, ManifestTensor};
 
@@ -34,10 +33,8 @@ impl GraphHandle {
             let current = tensor.current();
             changed.push(self.layers_of(part, &current, from)?);
         }
-        let is_same = |(tensor, layers): (&Arc<super::TensorHandle>, &Vec<Arc<Layer>>)| {
-            let current = tensor.current();
-            current.layers().len() == layers.len()
-                && current.layers().iter().zip(layers).all(|(a, b)| Arc::ptr_eq(a, b))
+        let is_same = |(tensor, layers): (&Arc<TensorHandle>, &Vec<Arc<Layer>>)| {
+            tensor.current().layers().iter().map(Arc::as_ptr).eq(layers.iter().map(Arc::as_ptr))
         };
         let are_same = open.tensors.iter().zip(&changed).all(is_same);
         if open.version() == manifest.version && are_same {
@@ -71,7 +68,7 @@ impl GraphHandle {
     ) -> Result<bool, StoreError> {
         let part = self.part_to_follow(manifest)?;
         let path = self.graph.part_dir(manifest.part).join(name);
-        let has_file = |tensor: &Arc<super::TensorHandle>| {
+        let has_file = |tensor: &Arc<TensorHandle>| {
             tensor.current().layers().iter().any(|layer| layer.segment().path() == path)
         };
         Ok(part.tensors.iter().any(has_file))
@@ -81,8 +78,7 @@ impl GraphHandle {
     /// there.
     fn part_to_follow(&self, manifest: &Manifest) -> Result<Arc<PartHandle>, StoreError> {
         let part = manifest.part;
-        let open = self.now().get(part.index()).cloned().flatten();
-        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let open = self.open_part(part)?;
         let refused = |reason: String| Err(StoreError::FollowRefused { part, reason });
         if manifest.graph != self.graph.uuid() {
             return refused(format!(
@@ -92,44 +88,37 @@ impl GraphHandle {
                 self.graph.uuid()
             ));
         }
-        let (here, dir) = (open.version(), self.graph.dir().display());
+        let (here, again) = (open.version(), self.advice_to_fetch_again());
         if manifest.version < here {
             return refused(format!(
                 "the writer is at version {}, and version {here} is here: was it restored from a copy? \
-                 If it is right, stop this server, remove {dir}, and start it again",
+                 {again}",
                 manifest.version
             ));
         }
         let names = manifest.tensors.iter().map(|tensor| tensor.name.as_str());
         if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
-            return refused(format!(
-                "the writer has other tensors than this graph. If it is right, stop this server, remove \
-                 {dir}, and start it again"
-            ));
+            return refused(format!("the writer has other tensors than this graph. {again}"));
         }
         self.check_history(&open, manifest)?;
         for (tensor, from) in open.tensors.iter().zip(&manifest.tensors) {
             for layer in tensor.current().layers() {
+                let version = layer.version();
                 if !from.covers(layer) {
                     return refused(format!(
-                        "the writer has no file with the rows of `{}` that version {} has here: was the \
-                         tensor written again, or a file of the writer lost? If it is right, stop this \
-                         server, remove {dir}, and start it again",
-                        from.name,
-                        layer.version()
+                        "the writer has no file with the rows of `{}` that version {version} has here: \
+                         was the tensor written again, or a file of the writer lost? {again}",
+                        from.name
                     ));
                 }
                 let same = from.record_like(layer);
-                let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) else {
-                    continue;
-                };
-                let version = layer.version();
-                return refused(format!(
-                    "the writer's {} has other rows of version {version} than that here: was it restored \
-                     from a copy, and committed since? If it is right, stop this server, remove {dir}, \
-                     and start it again",
-                    theirs.file
-                ));
+                if let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) {
+                    return refused(format!(
+                        "the writer's {} has other rows of version {version} than that here: was it \
+                         restored from a copy, and committed since? {again}",
+                        theirs.file
+                    ));
+                }
             }
         }
         Ok(open)
@@ -145,8 +134,8 @@ impl GraphHandle {
             Some(theirs) if theirs.id == ours => return Ok(()),
             Some(_) => format!(
                 "the writer has made version {here} by another commit than that here: was it restored \
-                 from a copy, and committed since? If it is right, stop this server, remove {dir}, and \
-                 start it again"
+                 from a copy, and committed since? {}",
+                self.advice_to_fetch_again()
             ),
             None => {
                 let oldest = manifest.commits.first().map_or(manifest.version, |it| it.version);
@@ -159,6 +148,11 @@ impl GraphHandle {
             }
         };
         Err(StoreError::FollowRefused { part, reason })
+    }
+
+    fn advice_to_fetch_again(&self) -> String {
+        let dir = self.graph.dir().display();
+        format!("If it is right, stop this server, remove {dir}, and start it again")
     }
 
     /// Returns the layers of a tensor as a manifest lists them: those that are open, and others
@@ -178,30 +172,24 @@ impl GraphHandle {
             current.layers().iter().find(is_it).cloned()
         };
         let (version, base) = &from.base;
-        let mut layers = vec![match known(*version, *version, base) {
+        let mut layers = Vec::with_capacity(1 + from.deltas.len());
+        layers.push(match known(*version, *version, base) {
             Some(layer) => layer,
             None => {
                 let segment = self.graph.open_base(part, spec, *version, base)?;
                 Layer::open(segment, *version, self.reader)?
             }
-        }];
-        for DeltaRecord { first, version, record } in &from.deltas {
-            layers.push(match known(*first, *version, record) {
+        });
+        for delta in &from.deltas {
+            layers.push(match known(delta.first, delta.version, &delta.record) {
                 Some(layer) => layer,
                 None => {
-                    let delta =
-                        DeltaRecord { first: *first, version: *version, record: record.clone() };
-                    Layer::open(self.graph.open_delta(part, spec, &delta)?, *first, self.reader)?
+                    let segment = self.graph.open_delta(part, spec, delta)?;
+                    Layer::open(segment, delta.first, self.reader)?
                 }
             });
         }
         Ok(layers)
-    }
-
-    /// Returns the graph's folder.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        self.graph.dir()
     }
 }
 

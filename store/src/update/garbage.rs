@@ -32,9 +32,7 @@ impl Retired {
             is_in_table: false,
         }
     }
-}
 
-impl Retired {
     /// Returns whether its file is of the tensor called `name`.
     pub(super) fn is_of(&self, name: &str) -> bool {
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();

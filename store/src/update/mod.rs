@@ -30,7 +30,6 @@ mod tensor;
 mod tensors;
 mod transfer;
 mod version;
-mod view;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -45,8 +44,7 @@ pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
 pub(crate) use version::GatherScratch;
-pub use version::{Layer, LayerRows, TensorVersion};
-pub use view::{GraphVersion, TensorView, View};
+pub use version::{GraphVersion, Layer, LayerRows, TensorVersion, TensorView, View};
 
 pub(crate) use garbage::remove_unpinned;
 pub(crate) use open::{OpenedPart, OpenedTensor};
@@ -235,6 +233,12 @@ impl GraphHandle {
     /// Returns each of them, without what would keep one that goes from being closed.
     fn open_parts(&self) -> Vec<Arc<PartHandle>> {
         self.now().iter().flatten().cloned().collect()
+    }
+
+    /// Returns an open partition.
+    fn open_part(&self, part: PartId) -> Result<Arc<PartHandle>, StoreError> {
+        let open = self.now().get(part.index()).cloned().flatten();
+        open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })
     }
 
     /// Names the partitions that are open, for messages.

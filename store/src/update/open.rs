@@ -42,12 +42,14 @@ impl GraphHandle {
             None => graph.book().parts().collect(),
         };
         let opened = match mode {
-            OpenMode::Read => open_to_read(&graph, &wanted)?,
             OpenMode::Write => {
                 graph.check_owned()?;
                 open_to_write(&graph, &wanted)?
             }
-            OpenMode::Follow => open_to_follow(&graph, &wanted)?,
+            OpenMode::Read | OpenMode::Follow => {
+                let open = |&part: &PartId| OpenedPart::open_in(&graph, part, mode);
+                wanted.iter().map(open).collect::<Result<_, _>>()?
+            }
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
         let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
@@ -159,9 +161,12 @@ pub(crate) struct OpenedTensor {
     pub(crate) pending_for: Vec<u32>,
 }
 
-/// Opens partitions as they are.
-fn open_to_read(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    wanted.iter().map(|&part| OpenedPart::to_read(graph, part)).collect()
+impl OpenedTensor {
+    /// Returns all files.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let deltas = self.deltas.iter().map(|(_, delta)| delta);
+        deltas.chain([&self.segment]).chain(&self.prepared)
+    }
 }
 
 /// Locks all partitions, and removes what crashes have left.
@@ -177,12 +182,6 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
     let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
     catalogs.into_iter().map(open).collect()
-}
-
-/// Locks all partitions, and opens them as they are: what a fetch has left is continued.
-fn open_to_follow(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
-    let open = |&part: &PartId| OpenedPart::open(graph, part, graph.catalog_for_writing(part)?);
-    wanted.iter().map(open).collect()
 }
 
 impl OpenedPart {
@@ -216,11 +215,12 @@ impl OpenedPart {
         }
     }
 
-    /// Opens one more partition of an open graph, at its own version.
-    pub(super) fn late(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
+    /// Opens a partition of a graph that is open in this mode, at its own version.
+    pub(super) fn open_in(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
         match mode {
             OpenMode::Read => Self::to_read(graph, part),
             OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
+            // As it is: what a fetch has left is continued.
             OpenMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
         }
     }
@@ -257,19 +257,16 @@ impl OpenedPart {
     pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
         let mut n_rows = 0;
         for &version in &tensor.pending_for {
-            self.catalog.scan_pending(&tensor.spec.name, version, &mut |_, _| {
+            self.catalog.scan_pending(&tensor.spec.name, version, RowIdx(0), |_, _| {
                 n_rows += 1;
-                ControlFlow::Continue(())
+                Ok(ControlFlow::Continue(()))
             })?;
         }
         Ok(n_rows)
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
-        self.tensors.iter().flat_map(|tensor| {
-            let deltas = tensor.deltas.iter().map(|(_, delta)| delta);
-            deltas.chain([&tensor.segment]).chain(&tensor.prepared)
-        })
+        self.tensors.iter().flat_map(OpenedTensor::segments)
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<PartHandle, StoreError> {

@@ -24,7 +24,9 @@ pub struct TensorHandle {
     current: RwLock<Arc<TensorVersion>>,
     /// Earlier versions that are in use, so that readers of one share its index.
     earlier: Mutex<Vec<Weak<TensorVersion>>>,
-    pending: Mutex<Pending>,
+    /// Rows that were put and are not in a file yet, by the version that they were put for. That is
+    /// the version that puts are for, and during a commit also the one before.
+    pending: Mutex<BTreeMap<u32, PendingRows>>,
     /// Delta of a commit that is written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
     /// Whether the graph has it no more; readers that have it continue.
@@ -32,11 +34,6 @@ pub struct TensorHandle {
     /// A delta that the catalog may not have taken.
     unrecorded: Mutex<Option<PathBuf>>,
 }
-
-/// Rows that were put and are not in a file yet, by the version that they were put for. That is the
-/// version that puts are for, and during a commit also the one before.
-#[derive(Debug, Default)]
-struct Pending(BTreeMap<u32, PendingRows>);
 
 /// Rows that were put for a version.
 #[derive(Clone, Debug, Default)]
@@ -68,13 +65,12 @@ impl TensorHandle {
         pending_for: &[u32],
     ) -> Self {
         let earlier = pending_for.iter().map(|&version| (version, PendingRows::unknown()));
-        let pending = Pending(earlier.collect());
         Self {
             spec,
             catalog,
             current: RwLock::new(Arc::new(current)),
             earlier: Mutex::default(),
-            pending: Mutex::new(pending),
+            pending: Mutex::new(earlier.collect()),
             prepared: Mutex::new(prepared),
             is_dropped: AtomicBool::new(false),
             unrecorded: Mutex::default(),
@@ -116,12 +112,12 @@ impl TensorHandle {
     /// file yet.
     #[must_use]
     pub fn n_pending(&self) -> u64 {
-        lock(&self.pending).0.values().map(|pending| pending.rows.len()).sum()
+        lock(&self.pending).values().map(|pending| pending.rows.len()).sum()
     }
 
     /// Returns the newest version that rows are pending for.
     pub(super) fn newest_pending(&self) -> Option<u32> {
-        lock(&self.pending).0.last_key_value().map(|(&version, _)| version)
+        lock(&self.pending).last_key_value().map(|(&version, _)| version)
     }
 
     /// Returns the number of earlier versions that are remembered, in use or not.
@@ -137,19 +133,19 @@ impl TensorHandle {
     /// Notes rows that were put for `version` and are durable.
     pub(super) fn add(&self, version: u32, rows: impl Iterator<Item = RowIdx>) {
         let mut pending = lock(&self.pending);
-        pending.0.entry(version).or_default().rows.extend(rows.map(|row| row.0));
+        pending.entry(version).or_default().rows.extend(rows.map(|row| row.0));
     }
 
     /// Returns the rows that are pending for `version`, if there are any; no put may be for it any
     /// more.
     pub(super) fn pending_for(&self, version: u32) -> Option<PendingRows> {
-        lock(&self.pending).0.get(&version).cloned()
+        lock(&self.pending).get(&version).cloned()
     }
 
     /// Takes over the file that a commit has written of the rows that were pending for `version`.
     pub(super) fn set_prepared(&self, version: u32, delta: Arc<Layer>) {
         *lock(&self.prepared) = Some(delta);
-        lock(&self.pending).0.remove(&version);
+        lock(&self.pending).remove(&version);
     }
 
     /// Notes the file that a commit is about to record, or that it has.
@@ -181,7 +177,7 @@ impl TensorHandle {
     pub(super) fn set_dropped(&self) {
         self.is_dropped.store(true, Ordering::Release);
         *lock(&self.prepared) = None;
-        lock(&self.pending).0.clear();
+        lock(&self.pending).clear();
     }
 
     /// Takes over a version of the writer that is followed.

@@ -1,9 +1,14 @@
-//! A tensor of a partition at one version: its layers, and where each row is.
+//! A tensor of a partition at one version: its layers, where each row is, and the versions that a
+//! reader sees.
 
 use std::sync::Arc;
 
+use lodestore_graph::PartId;
+
+use super::{GraphHandle, TensorHandle};
 use crate::error::StoreError;
-use crate::layers::{LayerIndex, LayerSize};
+use crate::layers::LayerIndex;
+use crate::new_file::discard;
 use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{self, ReaderKind, RowReader, gather_mapped};
 use crate::row::RowIdx;
@@ -161,15 +166,8 @@ impl TensorVersion {
     }
 
     /// Returns the rows of each delta, oldest first.
-    pub(crate) fn delta_sizes(&self) -> Vec<LayerSize> {
-        let n_rows = |layer: &Arc<Layer>| layer.segment().identity().n_rows.into();
-        self.layers[1..].iter().map(|layer| LayerSize { n_rows: n_rows(layer) }).collect()
-    }
-
-    /// Returns the memory of the index, in bytes.
-    #[must_use]
-    pub fn index_bytes(&self) -> usize {
-        self.index.bytes()
+    pub(super) fn delta_sizes(&self) -> Vec<u64> {
+        self.layers[1..].iter().map(|layer| layer.n_rows()).collect()
     }
 }
 
@@ -227,9 +225,94 @@ impl Layer {
         self.segment.identity().version
     }
 
+    /// Returns the number of rows of its file.
+    pub(super) fn n_rows(&self) -> u64 {
+        self.segment.identity().n_rows.into()
+    }
+
     /// Returns the reader of its rows.
     #[must_use]
     pub fn reader(&self) -> &dyn RowReader {
         &*self.reader
+    }
+}
+
+/// Which rows a reader sees. Rows that were put and are not committed are seen by no reader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// The newest committed version of each partition, looked up by each gather.
+    #[default]
+    Latest,
+    /// A committed version, whatever is put, committed or compacted meanwhile.
+    At(u32),
+}
+
+/// A view of one tensor of one partition.
+#[derive(Clone, Debug)]
+pub enum TensorView {
+    /// The newest committed version of each moment.
+    Latest(Arc<TensorHandle>),
+    /// One version, whose files stay while the view lives.
+    At(Arc<TensorVersion>),
+}
+
+impl TensorView {
+    /// Returns the version that a gather reads which begins now.
+    #[must_use]
+    pub fn version(&self) -> Arc<TensorVersion> {
+        match self {
+            Self::Latest(tensor) => tensor.current(),
+            Self::At(version) => Arc::clone(version),
+        }
+    }
+}
+
+/// All open partitions of a graph at one version, whose files stay while it lives.
+#[derive(Debug)]
+pub struct GraphVersion {
+    version: u32,
+    /// By partition and position of the tensor; no tensors for a partition that was not open.
+    tensors: Vec<Vec<Arc<TensorVersion>>>,
+}
+
+impl GraphVersion {
+    /// Returns the version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns the tensor at `position` of the graph's description in a partition that was open.
+    #[must_use]
+    pub fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<TensorVersion>> {
+        self.tensors.get(part.index())?.get(position)
+    }
+}
+
+impl GraphHandle {
+    /// Opens a file that no record names yet, as [`Layer::open`] does; removes it where that fails.
+    pub(super) fn open_written(
+        &self,
+        segment: Segment,
+        first: u32,
+    ) -> Result<Arc<Layer>, StoreError> {
+        let path = segment.path().to_owned();
+        Layer::open(segment, first, self.reader)
+            .inspect_err(|_| discard(&**self.graph.device(), &path))
+    }
+
+    /// Pins a committed version of all open partitions.
+    ///
+    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
+    /// layers were folded into later ones.
+    pub fn pin(&self, version: u32) -> Result<GraphVersion, StoreError> {
+        let parts = self.now();
+        let mut tensors = vec![Vec::new(); parts.len()];
+        for (pinned, part) in tensors.iter_mut().zip(parts.iter()) {
+            for tensor in part.iter().flat_map(|part| part.tensors.iter()) {
+                pinned.push(tensor.at(version).ok_or_else(|| self.no_version(version))?);
+            }
+        }
+        Ok(GraphVersion { version, tensors })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::FileSystem;
 use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
-use lodestore_store::follow::FetchedFile;
+use lodestore_store::follow::{FetchCheck, FetchedFile};
 use lodestore_store::update::{Folding, PartFiles};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{
@@ -90,18 +90,15 @@ impl Following {
             if !manifest.files().any(|it| it == name) {
                 continue;
             }
-            let Some(mut file) = FetchedFile::begin_next(live, manifest, name, n_bytes)? else {
-                continue;
-            };
+            let check = [FetchCheck::ReadBack, FetchCheck::AsReceived][at % 2];
+            let begun = FetchedFile::begin_next(live, manifest, name, n_bytes, check)?;
+            let Some(mut file) = begun else { continue };
             while file.n_bytes() < n_bytes {
                 let mut piece = Vec::new();
                 files.read(at, file.n_bytes(), PIECE, &mut piece)?;
                 file.append(&piece)?;
             }
-            match at % 2 {
-                0 => file.finish()?,
-                _ => file.finish_as_received()?,
-            }
+            file.finish()?;
         }
         live.install(manifest)?;
         live.graph().remove_strays(manifest)

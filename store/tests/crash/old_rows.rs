@@ -64,7 +64,7 @@ fn old_graph() -> (CrashDevice, Model) {
             }
             ControlFlow::Continue(())
         };
-        pairs.scan(b"", &mut as_of_old).unwrap();
+        pairs.scan_from(b"", &mut as_of_old).unwrap();
         changes.push(Change::Put(b"version".to_vec(), COMMITTED.to_le_bytes().to_vec()));
         pairs.write(&changes).unwrap();
     }
@@ -88,7 +88,7 @@ fn contents(device: &CrashDevice) -> BTreeMap<String, Vec<u8>> {
             found.insert(format!("{part}: {}", key.escape_ascii()), value.to_vec());
             ControlFlow::Continue(())
         };
-        pairs.scan(b"", &mut each).unwrap();
+        pairs.scan_from(b"", &mut each).unwrap();
     }
     found
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_store::codec::SegmentCodec;
-use lodestore_store::file_system::FileSystem;
 use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::{Entry, FileSystem};
 use lodestore_store::update::{Folding, drop_tensor};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{
@@ -202,8 +202,14 @@ fn a_tensor_that_is_there_is_no_error_though_its_catalogs_could_not_be_written()
         let finished = tensor.finish();
         let has_struck = crash.has_struck();
         crash.arm(None);
-        let is_listed = graph(&crash).unwrap().tensor(NAME).is_ok();
+        let stored = graph(&crash).unwrap();
+        let is_listed = stored.tensor(NAME).is_ok();
         let is_finished = finished.is_ok();
+        for part in stored.book().parts().filter(|_| !is_listed) {
+            let left = crash.list(&stored.part_dir(part)).unwrap();
+            let is_of_it = |entry: &Entry| entry.name.starts_with(NAME);
+            assert!(!left.iter().any(is_of_it), "fault {after}: {left:?}");
+        }
         match finished {
             Ok(_) => assert!(is_listed, "fault {after}"),
             // The sync of its replacement may fail.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::FileSystem;
 use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
-use lodestore_store::follow::FetchedFile;
+use lodestore_store::follow::{FetchCheck, FetchedFile};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::update::PartCopy;
 use lodestore_store::{
@@ -69,7 +69,9 @@ fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
         assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
         if manifest.files().any(|it| it == name) {
             let graph = arrival.graph().unwrap();
-            let mut file = FetchedFile::begin(&graph, manifest, name, n_bytes).unwrap().unwrap();
+            let check = FetchCheck::ReadBack;
+            let begun = FetchedFile::begin(&graph, manifest, name, n_bytes, check);
+            let mut file = begun.unwrap().unwrap();
             file.append(&bytes).unwrap();
             file.finish().unwrap();
         } else {

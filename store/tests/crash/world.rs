@@ -199,7 +199,7 @@ impl World {
     fn publish(&mut self) -> Finding {
         let Some(live) = &self.live else { return Ok(()) };
         let expected = self.model.version + 1;
-        match live.publish(live.version() + 1) {
+        match live.commit_through(live.version() + 1) {
             Ok(found) if found == expected => {
                 self.model.published();
                 Ok(())
@@ -365,7 +365,7 @@ impl World {
                 BTreeSet::from(["catalog", "topology.csr", "halo.bin"].map(String::from));
             let mut strange = Vec::new();
             let committed = live.part_version(part).unwrap_or(0);
-            pairs.scan(b"", &mut |key, value| {
+            pairs.scan_from(b"", &mut |key, value| {
                 // A record ends with the name of its file.
                 let fixed = match key {
                     _ if key.starts_with(b"segment/") => 60,

@@ -22,7 +22,7 @@ pub(crate) fn pairs(dir: &Path, access: Access) -> Result<Pairs, String> {
         pairs.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     };
-    store.scan(b"", &mut each).map_err(|error| error.to_string())?;
+    store.scan_from(b"", &mut each).map_err(|error| error.to_string())?;
     for (key, value) in &pairs {
         match store.get(key) {
             Ok(Some(found)) if found == *value => {}

@@ -47,7 +47,7 @@ impl Still {
                 pairs.insert(key.to_vec(), value.to_vec());
                 std::ops::ControlFlow::Continue(())
             };
-            store.scan(b"", &mut each).unwrap();
+            store.scan_from(b"", &mut each).unwrap();
             self.pairs.insert(dir.to_owned(), Arc::new(pairs));
         }
         self.folders.insert(dir.to_owned(), entries);
@@ -153,11 +153,6 @@ struct StillPairs {
 impl KeyValues for StillPairs {
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         Ok(self.pairs.get(key).cloned())
-    }
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        let pairs = keys.iter().enumerate().filter_map(|(i, key)| Some((i, self.pairs.get(key)?)));
-        pairs.for_each(|(i, value)| found(i, value));
-        Ok(())
     }
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         for (key, value) in self.pairs.range(key.to_vec()..) {

@@ -1,5 +1,6 @@
 //! The policies that compete, each with its inputs.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -9,9 +10,12 @@ use lodestore_cache::{PolicyKind, PolicySpec, Trace};
 use lodestore_store::Graph;
 use serde::Serialize;
 
+use super::Misses;
+use super::capacity::Capacities;
 use crate::candidates::{RuleArgs, WorkerView};
 use crate::topology::{open_topology, overlap_ratios};
 use crate::traces::{LoadedTrace, TracedWorker};
+use crate::usage::UsageError;
 
 /// Chosen policies, and the parameters of `decay`.
 pub(super) struct Choice {
@@ -59,7 +63,7 @@ pub(super) struct Omitted {
 }
 
 /// Returns whether only a graph has the inputs of a policy.
-pub(super) fn needs_graph(kind: PolicyKind) -> bool {
+fn needs_graph(kind: PolicyKind) -> bool {
     matches!(kind, PolicyKind::Degree | PolicyKind::Overlap)
 }
 
@@ -230,4 +234,55 @@ fn decay(choice: &Choice, trace: &Trace, known: &CandidateInputs) -> Vec<Contest
         }
     }
     contestants
+}
+
+/// Returns the misses to write: those of one policy at one capacity.
+pub(super) fn misses_of(
+    prefix: PathBuf,
+    policies: &[String],
+    choice: &Choice,
+    capacities: &[Capacities],
+) -> Result<Misses, UsageError> {
+    let error = || {
+        let message = "--misses is for one policy at one capacity; name one of each, and for decay \
+                       one --gamma and one --delta";
+        UsageError::new(message)
+    };
+    let ([policy], [_]) = (policies, capacities) else { return Err(error()) };
+    let kind: PolicyKind = policy.trim().parse().map_err(|_| error())?;
+    let is_one = choice.gammas.len() == 1 && choice.deltas.len() == 1;
+    if kind == PolicyKind::Decay && !is_one {
+        return Err(error());
+    }
+    Ok(Misses { kind, prefix })
+}
+
+/// Returns the policies named, each once, in the order of [`PolicyKind::ALL`]; `oracle` and
+/// `unbounded` compete in any case.
+pub(super) fn kinds(names: &[String], has_graph: bool) -> Result<Vec<PolicyKind>, UsageError> {
+    let mut named = vec![PolicyKind::Oracle, PolicyKind::Unbounded];
+    for name in names {
+        if name == "all" {
+            named.extend(PolicyKind::ALL);
+            continue;
+        }
+        let kind: PolicyKind = name.trim().parse().map_err(UsageError::of)?;
+        if needs_graph(kind) && !has_graph {
+            let message = format!("policy {kind} needs the graph of the trace; add --graph");
+            return Err(UsageError::new(message));
+        }
+        named.push(kind);
+    }
+    Ok(PolicyKind::ALL.into_iter().filter(|kind| named.contains(kind)).collect())
+}
+
+/// Returns each value once, in the order given.
+pub(super) fn distinct<T: PartialEq>(values: Vec<T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
 }

@@ -1,12 +1,8 @@
 //! `lode cache-bench`: every policy at every capacity on one trace, beside the optimum.
 
-mod best_decay;
-mod by_delta;
 mod capacity;
-mod choices;
+mod charts;
 mod contestants;
-mod over_time;
-mod plot;
 mod report;
 mod simulate;
 
@@ -17,19 +13,20 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lodestore_cache::replay::TierSizes;
 use lodestore_cache::two_level::Inclusion;
 use lodestore_cache::{PolicyKind, Trace};
 use lodestore_graph::peak_rss_bytes;
 
 use self::capacity::{Capacities, Devices};
-use self::choices::{distinct, kinds, misses_of};
-use self::contestants::{CandidateInputs, Choice, contestants};
-use self::report::{BenchReport, TraceReport, csv, results, text};
+use self::charts::{batches_per_point, by_capacity, by_delta, over_time};
+use self::contestants::{CandidateInputs, Choice, contestants, distinct, kinds, misses_of};
+use self::report::{BenchReport, TraceReport, best_decay, csv, results, text};
 use self::simulate::{Lane, misses, simulate};
 use crate::candidates::RuleArgs;
 use crate::console::Console;
+use crate::flags::InclusionArg;
 use crate::traces::{LoadedTrace, TraceArgs, TraceChoice, write_trace};
 use crate::usage::UsageError;
 
@@ -149,15 +146,6 @@ struct Misses {
     prefix: PathBuf,
 }
 
-/// [`Inclusion`] as a flag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum InclusionArg {
-    /// It may, and each tier evicts by itself.
-    Inclusive,
-    /// It may not: it moves up, and down again.
-    Exclusive,
-}
-
 impl CacheBenchArgs {
     fn check(self) -> Result<Config, UsageError> {
         if let Some(gamma) = self.gamma.iter().find(|&&gamma| !(gamma > 0.0 && gamma <= 1.0)) {
@@ -222,10 +210,7 @@ impl CacheBenchArgs {
             n_threads: self.threads.map_or(cores, usize::from),
             devices: Devices {
                 n_devices: self.devices.unwrap_or(1),
-                inclusion: match self.inclusion {
-                    Some(InclusionArg::Exclusive) => Inclusion::Exclusive,
-                    Some(InclusionArg::Inclusive) | None => Inclusion::Inclusive,
-                },
+                inclusion: self.inclusion.map(Inclusion::from).unwrap_or_default(),
             },
             csv: self.csv,
             svg: self.svg,
@@ -267,7 +252,7 @@ impl CacheBenchArgs {
         let capacities = config.order(&mut lanes);
         let progress = |done, total| console.at("replay", done, total);
         let n_batches = lanes.iter().map(|lane| lane.loaded.trace.n_batches()).max().unwrap_or(0);
-        let per_point = config.over_time.is_some().then(|| over_time::batches_per_point(n_batches));
+        let per_point = config.over_time.is_some().then(|| batches_per_point(n_batches));
         let n_threads = config.n_threads;
         let outcomes = simulate(&lanes, n_threads, per_point, &progress)?;
         let competing = lanes.first().map_or(&[][..], |lane| &lane.contestants);
@@ -282,7 +267,7 @@ impl CacheBenchArgs {
             ahead: config.choice.ahead,
             threads: n_threads,
             batches_per_point: per_point,
-            best: best_decay::best(&results),
+            best: best_decay(&results),
             results,
             omitted,
             seconds: start.elapsed().as_secs_f64(),
@@ -355,13 +340,13 @@ impl Config {
             write(path, &csv(&report.results))?;
         }
         if let Some(path) = &self.svg {
-            write(path, &plot::svg(report)?)?;
+            write(path, &by_capacity(report)?)?;
         }
         if let Some(path) = &self.over_time {
-            write(path, &over_time::svg(report)?)?;
+            write(path, &over_time(report)?)?;
         }
         if let Some(path) = &self.by_delta {
-            write(path, &by_delta::svg(report)?)?;
+            write(path, &by_delta(report)?)?;
         }
         if let (Some(Misses { kind, prefix }), [lane]) = (&self.misses, lanes)
             && let Some(contestant) = lane.contestants.iter().find(|one| one.kind == *kind)

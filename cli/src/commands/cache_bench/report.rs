@@ -1,15 +1,14 @@
 //! Report of a comparison: as JSON, as CSV, as tables.
 
 use lodestore_cache::replay::{ReplayStats, TierSizes};
-use lodestore_cache::two_level::Inclusion;
 use lodestore_cache::{PolicyKind, Trace};
 use serde::Serialize;
 
-use super::best_decay::{self, BestDecay};
 use super::capacity::Capacities;
 use super::contestants::{Contestant, Omitted};
 use super::simulate::{Lane, Outcome};
 use crate::candidates::RuleReport;
+use crate::flags::inclusion_name;
 use crate::human;
 use crate::table::Table;
 
@@ -203,27 +202,18 @@ pub(super) fn results(
 
 fn levels(sizes: TierSizes, stats: &ReplayStats) -> Option<LevelsResult> {
     let levels = stats.levels?;
-    let (devices, device_rows, host_rows, inclusion) = match sizes {
-        TierSizes::One(_) => return None,
-        TierSizes::Two { n_devices, device_rows, host_rows, inclusion } => {
-            (n_devices, device_rows, host_rows, inclusion)
-        }
+    let TierSizes::Two { n_devices, device_rows, host_rows, inclusion } = sizes else {
+        return None;
     };
-    let inclusion = match inclusion {
-        Inclusion::Inclusive => "inclusive",
-        Inclusion::Exclusive => "exclusive",
-    };
-    let (device_hits, host_hits) = (levels.device.hits, levels.host.hits);
-    let (promotions, demotions) = (levels.promotions, levels.demotions);
     Some(LevelsResult {
-        inclusion,
-        devices,
+        inclusion: inclusion_name(inclusion),
+        devices: n_devices,
         device_rows,
         host_rows,
-        device_hits,
-        host_hits,
-        promotions,
-        demotions,
+        device_hits: levels.device.hits,
+        host_hits: levels.host.hits,
+        promotions: levels.promotions,
+        demotions: levels.demotions,
     })
 }
 
@@ -289,7 +279,7 @@ pub(super) fn text(report: &BenchReport) -> String {
         text += &format!("\n\n{}", table(of_capacity));
     }
     if !report.best.is_empty() {
-        text += &format!("\n\n{}", best_decay::table(&report.best));
+        text += &format!("\n\n{}", table_of_best(&report.best));
     }
     text += "\n";
     let of_one_capacity = report.results.chunk_by(|a, b| a.at == b.at).next();
@@ -333,6 +323,81 @@ fn table(results: &[BenchResult]) -> String {
             format!("{:.1}", result.ns_per_access),
             human::bytes(result.bookkeeping_bytes as u64),
         ]);
+        table.row(cells);
+    }
+    table.to_string()
+}
+
+/// The γ and Δ of `decay` that move the fewest rows at one capacity, beside prefetch without
+/// eviction (MassiveGNN, Table IV).
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct BestDecay {
+    capacity: String,
+    gamma: Option<f64>,
+    delta: Option<u32>,
+    #[serde(flatten)]
+    moved: Moved,
+    /// `degree`, if it competes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_eviction: Option<Moved>,
+}
+
+/// Hits and moves of a policy.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Moved {
+    hit_rate: f64,
+    moved_rows: u64,
+    moved_bytes: u64,
+    /// For each row that would move without a cache.
+    moved_share: f64,
+}
+
+impl Moved {
+    fn of(result: &BenchResult) -> Self {
+        let &BenchResult { hit_rate, moved_rows, moved_bytes, .. } = result;
+        Self { hit_rate, moved_rows, moved_bytes, moved_share: 1.0 - result.unmoved() }
+    }
+}
+
+/// Returns the best of each capacity, where `decay` has more than one γ or Δ.
+pub(super) fn best_decay(results: &[BenchResult]) -> Vec<BestDecay> {
+    let of_capacity = results.chunk_by(|a, b| a.at == b.at);
+    of_capacity.filter_map(best_of).collect()
+}
+
+fn best_of(results: &[BenchResult]) -> Option<BestDecay> {
+    let of = |kind: PolicyKind| results.iter().filter(move |result| result.policy == kind.name());
+    if of(PolicyKind::Decay).count() < 2 {
+        return None;
+    }
+    let best = of(PolicyKind::Decay).min_by_key(|result| result.moved_rows)?;
+    Some(BestDecay {
+        capacity: best.capacity.clone(),
+        gamma: best.gamma,
+        delta: best.delta,
+        moved: Moved::of(best),
+        without_eviction: of(PolicyKind::Degree).next().map(Moved::of),
+    })
+}
+
+/// Returns a table with one line per capacity.
+fn table_of_best(best: &[BestDecay]) -> String {
+    let heads = ["fewest rows moved", "gamma", "delta", "hits", "moved", "bytes"];
+    let mut table = Table::new(heads.into_iter().chain(["kept: hits", "moved", "bytes"]));
+    for BestDecay { capacity, gamma, delta, moved, without_eviction } in best {
+        let mut cells = vec![capacity.clone()];
+        cells.push(gamma.map_or_else(String::new, |gamma| gamma.to_string()));
+        cells.push(delta.map_or_else(String::new, |delta| delta.to_string()));
+        for moved in [Some(moved), without_eviction.as_ref()] {
+            match moved {
+                Some(moved) => cells.extend([
+                    human::percent(moved.hit_rate),
+                    human::percent(moved.moved_share),
+                    human::bytes(moved.moved_bytes),
+                ]),
+                None => cells.extend(["-", "-", "-"].map(str::to_owned)),
+            }
+        }
         table.row(cells);
     }
     table.to_string()

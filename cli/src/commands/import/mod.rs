@@ -20,10 +20,8 @@ use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 
 use crate::console::Console;
-use crate::edges::EdgeArgs;
-use crate::flags::Nan;
+use crate::flags::{EdgeArgs, Nan, PartitionerArgs};
 use crate::interrupt::RemovedOnInterrupt;
-use crate::partitioner::PartitionerArgs;
 use crate::usage::UsageError;
 
 use tensors::{MaybeNamed, Named};

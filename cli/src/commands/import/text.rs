@@ -6,7 +6,7 @@ use lodestore_import::add::AddReport;
 use lodestore_import::order::OrderReport;
 
 use crate::human;
-use crate::local_parts::list;
+use crate::local_parts::line_of;
 use crate::table::Table;
 
 /// Returns the report of an import.
@@ -85,9 +85,6 @@ pub(super) fn added(report: &AddReport) -> String {
             human::seconds(tensor.seconds),
         )
     });
-    let absent = match &report.absent[..] {
-        [] => String::new(),
-        parts => format!("\nnot on this machine: partitions {}; import it there too", list(parts)),
-    };
+    let absent = line_of("not on this machine", &report.absent, "; import it there too");
     format!("{}\n{}{absent}", report.graph, lines.collect::<Vec<_>>().join("\n"))
 }

@@ -17,9 +17,7 @@ use lodestore_import::memory::bound_memory;
 use serde::Serialize;
 
 use crate::console::Console;
-use crate::edges::EdgeArgs;
-use crate::flags::parse_size;
-use crate::partitioner::PartitionerArgs;
+use crate::flags::{EdgeArgs, PartitionerArgs, parse_size};
 use crate::usage::UsageError;
 
 /// Report how a partitioner would split a graph: cut, replication, halos, balance.

@@ -1,86 +1,295 @@
-//! Settings of a server from a file.
+//! Settings of a server: flags, and lines of a file under the same names.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use lodestore_client::Address;
-use lodestore_server::{PolicyKind, PreloadChoice, VolatileChoice};
+use lodestore_graph::PartId;
+use lodestore_server::{PolicyKind, PreloadChoice, TlsFiles, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
 
 use super::follow::FollowTarget;
 use crate::flags::parse_size;
 use crate::log::{LogFormat, LogLevel};
+use crate::security_args::check_key;
 use crate::small_file::read_small_file;
+use crate::usage::UsageError;
 
-/// Settings of a file; `docs/serve.toml` documents each.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct ConfigFile {
-    pub(super) parts: Option<Vec<u16>>,
-    #[serde(rename = "local-parts", alias = "parts-here")]
-    pub(super) local_parts: Option<bool>,
+/// Settings as flags, or as the lines of a file; `docs/serve.toml` documents each.
+#[derive(Args, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct ServeSettings {
+    /// Partitions to serve; all of them unless given.
+    #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
+    pub(super) parts: Vec<u16>,
+    /// Serve the partitions whose folders are here, and let `lode transfer` bring and take some
+    /// while it runs.
+    #[arg(long, alias = "parts-here", conflicts_with = "parts")]
+    #[serde(alias = "parts-here")]
+    pub(super) local_parts: bool,
+    /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
+    #[arg(long, value_name = "ADDR")]
     pub(super) listen: Option<SocketAddr>,
-    #[serde(rename = "shard-port-base", deserialize_with = "port")]
+    /// The first of the TCP ports of the shards, one after the other; free ones unless given. For
+    /// firewalls and containers, which have to know them.
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[serde(deserialize_with = "port")]
     pub(super) shard_port_base: Option<u16>,
+    /// Path of a Unix socket.
+    #[arg(long, value_name = "PATH")]
     pub(super) unix: Option<PathBuf>,
-    #[serde(rename = "unix-mode", deserialize_with = "mode")]
+    /// Mode of the Unix sockets, in octal: every user who may open them is admitted. 600 unless
+    /// given.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    #[serde(deserialize_with = "mode")]
     pub(super) unix_mode: Option<u32>,
+    /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page
+    /// (/); port 0 takes a free one. None unless given.
+    #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<SocketAddr>,
-    #[serde(rename = "metrics-insecure")]
-    pub(super) metrics_insecure: Option<bool>,
-    #[serde(rename = "metrics-host")]
-    pub(super) metrics_host: Option<Vec<String>>,
+    /// Have metrics on an address that is not loopback without a token, or, on a server that speaks
+    /// TLS, with the token in the clear.
+    #[arg(long)]
+    pub(super) metrics_insecure: bool,
+    /// A name of this machine under which metrics may be asked for, besides its numbers and
+    /// localhost; several times for several.
+    #[arg(long, value_name = "NAME")]
+    pub(super) metrics_host: Vec<String>,
+    /// Shards, each with a core of its own; one per core unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     #[serde(deserialize_with = "shards")]
     pub(super) shards: Option<u16>,
+    /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
+    /// 1GiB unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     #[serde(deserialize_with = "size")]
     pub(super) memory: Option<u64>,
-    #[serde(deserialize_with = "policy")]
+    /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none; sieve unless
+    /// given. `lode cache-bench` compares them on a trace.
+    #[arg(long, value_name = "P")]
+    #[serde(deserialize_with = "parsed")]
     pub(super) policy: Option<PolicyKind>,
-    #[serde(deserialize_with = "preload")]
-    pub(super) preload: Option<Vec<PreloadChoice>>,
-    #[serde(rename = "state-dir")]
+    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
+    /// each that memory holds. A tensor of which memory holds a part gets the rows that were
+    /// resident when the server was last stopped cleanly.
+    #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
+    #[serde(deserialize_with = "one_or_several")]
+    pub(super) preload: Vec<PreloadChoice>,
+    /// Folder in which --preload remembers which rows were resident; hot-rows in the graph's unless
+    /// given.
+    #[arg(long, value_name = "DIR")]
     pub(super) state_dir: Option<PathBuf>,
-    #[serde(deserialize_with = "volatile")]
-    pub(super) volatile: Option<Vec<VolatileChoice>>,
-    pub(super) writable: Option<bool>,
-    #[serde(deserialize_with = "targets")]
-    pub(super) follow: Option<Vec<FollowTarget>>,
-    #[serde(rename = "follow-interval")]
+    /// Keep a tensor in memory alone, over the partitions that are served; clients publish and pull
+    /// its rows with stamps. It is NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
+    /// for ROWS that are claimed together instead of all of a partition. Its memory is part of
+    /// --memory: 16 bytes and the row for each node. Several times for several. Over TCP it needs
+    /// what --writable needs.
+    #[arg(long, value_name = "TENSOR")]
+    #[serde(deserialize_with = "several")]
+    pub(super) volatile: Vec<VolatileChoice>,
+    /// Take puts, commits and compactions; no other process may write the partitions meanwhile.
+    /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --local-parts.
+    #[arg(long)]
+    pub(super) writable: bool,
+    /// Follow the partitions of these servers, which write them: fetch each version that they
+    /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
+    /// are served as they come. The folder may be empty, or have followed them before.
+    #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "local_parts"])]
+    #[serde(deserialize_with = "several")]
+    pub(super) follow: Vec<FollowTarget>,
+    /// With --follow: milliseconds between two looks for a new version, 200 unless given. For a URL
+    /// it is 2000, since each look is a request for each partition.
+    #[arg(long, value_name = "MS", requires = "follow", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) follow_interval: Option<u64>,
+    /// With --follow URL: most bytes of files in the folder. Partitions are taken in the order of
+    /// --parts while they fit; a version that does not fit is not installed.
+    #[arg(long, value_name = "SIZE", requires = "follow", value_parser = parse_size)]
     #[serde(deserialize_with = "size")]
     pub(super) disk: Option<u64>,
-    pub(super) publish: Option<String>,
-    #[serde(rename = "follow-token-file")]
+    /// With --follow: file with the token that the writers want.
+    #[arg(long, value_name = "FILE", requires = "follow")]
     pub(super) follow_token_file: Option<PathBuf>,
-    #[serde(rename = "follow-tls-ca")]
+    /// With --follow: speak TLS with the writers, whose certificates these authorities (PEM) have
+    /// signed.
+    #[arg(long, value_name = "FILE", requires = "follow")]
     pub(super) follow_tls_ca: Option<PathBuf>,
-    #[serde(rename = "log-level")]
-    pub(super) log_level: Option<LogLevel>,
-    #[serde(rename = "log-format")]
-    pub(super) log_format: Option<LogFormat>,
-    #[serde(rename = "token-file")]
+    /// With --writable: publish each commit in object storage, at this URL (`lode push --help` has
+    /// the forms). A version is the graph's once it is published. Another writer that has
+    /// published, or taken the partition over, ends puts here.
+    #[arg(long, value_name = "URL", conflicts_with = "follow")]
+    pub(super) publish: Option<String>,
+    /// With --publish: become the writer of the partitions. Brings each to its newest published
+    /// version, from nothing if it is not here, and fences the server that wrote it before.
+    #[arg(long)]
+    #[serde(skip)]
+    pub(super) take_over: bool,
+    /// File with the token that clients over TCP must present, readable by its owner alone. The
+    /// metrics port requires it where it is not on loopback.
+    #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
-    #[serde(rename = "admin-token-file")]
+    /// File with the token of clients that move partitions over TCP; it admits them as that of
+    /// --token-file does. Without it only clients of this machine may move them.
+    #[arg(long, value_name = "FILE")]
     pub(super) admin_token_file: Option<PathBuf>,
-    #[serde(rename = "tls-cert")]
+    /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
+    #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<PathBuf>,
-    #[serde(rename = "tls-key")]
+    /// The key of --tls-cert (PEM), not readable by others.
+    #[arg(long, value_name = "FILE")]
     pub(super) tls_key: Option<PathBuf>,
-    #[serde(rename = "tls-client-ca")]
+    /// Take only clients with a certificate that these authorities (PEM) have signed.
+    #[arg(long, value_name = "FILE")]
     pub(super) tls_client_ca: Option<PathBuf>,
-    pub(super) insecure: Option<bool>,
+    /// Listen on an address that is not loopback, or take changes from every user of this machine,
+    /// without authentication or encryption. Metrics have a flag of their own.
+    #[arg(long)]
+    pub(super) insecure: bool,
+    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX.
+    /// Wants a build with the cargo feature `etcd`.
+    #[arg(long, value_name = "MAP")]
     pub(super) register: Option<String>,
-    #[serde(deserialize_with = "address")]
+    /// With --register: where clients find it, if that is not where it listens.
+    #[arg(long, value_name = "ADDR", requires = "register")]
+    #[serde(deserialize_with = "parsed")]
     pub(super) advertise: Option<Address>,
+    /// Level of the log on stderr: error, warn, info or debug [default: warn]. LODE_LOG goes before
+    /// it.
+    #[arg(long, value_enum, value_name = "L")]
+    pub(super) log_level: Option<LogLevel>,
+    /// How it goes there: text, or json with one object to a line; text unless given.
+    #[arg(long, value_enum, value_name = "F")]
+    pub(super) log_format: Option<LogFormat>,
 }
 
-impl ConfigFile {
+impl ServeSettings {
     /// Fails for a file that cannot be read, is no TOML, or has a key or value that is not known.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_small_file(path)?;
         toml::from_str(&text).with_context(|| format!("{}: not as expected", path.display()))
     }
+
+    /// Takes what a file says where no flag is given.
+    pub(super) fn or(self, file: Self) -> Self {
+        // Either flag goes before both settings.
+        let names_parts = self.local_parts || !self.parts.is_empty();
+        let local_parts = if names_parts { self.local_parts } else { file.local_parts };
+        Self {
+            local_parts,
+            parts: if names_parts { self.parts } else { file.parts },
+            listen: self.listen.or(file.listen),
+            shard_port_base: self.shard_port_base.or(file.shard_port_base),
+            unix: self.unix.or(file.unix),
+            unix_mode: self.unix_mode.or(file.unix_mode),
+            metrics: self.metrics.or(file.metrics),
+            metrics_insecure: self.metrics_insecure || file.metrics_insecure,
+            metrics_host: either(self.metrics_host, file.metrics_host),
+            shards: self.shards.or(file.shards),
+            memory: self.memory.or(file.memory),
+            policy: self.policy.or(file.policy),
+            preload: either(self.preload, file.preload),
+            state_dir: self.state_dir.or(file.state_dir),
+            volatile: either(self.volatile, file.volatile),
+            writable: self.writable || file.writable,
+            follow: either(self.follow, file.follow),
+            follow_interval: self.follow_interval.or(file.follow_interval),
+            disk: self.disk.or(file.disk),
+            follow_token_file: self.follow_token_file.or(file.follow_token_file),
+            follow_tls_ca: self.follow_tls_ca.or(file.follow_tls_ca),
+            publish: self.publish.or(file.publish),
+            take_over: self.take_over,
+            token_file: self.token_file.or(file.token_file),
+            admin_token_file: self.admin_token_file.or(file.admin_token_file),
+            tls_cert: self.tls_cert.or(file.tls_cert),
+            tls_key: self.tls_key.or(file.tls_key),
+            tls_client_ca: self.tls_client_ca.or(file.tls_client_ca),
+            insecure: self.insecure || file.insecure,
+            register: self.register.or(file.register),
+            advertise: self.advertise.or(file.advertise),
+            log_level: self.log_level.or(file.log_level),
+            log_format: self.log_format.or(file.log_format),
+        }
+    }
+
+    /// Returns the partitions that are named.
+    pub(super) fn part_ids(&self) -> Vec<PartId> {
+        self.parts.iter().copied().map(PartId).collect()
+    }
+
+    /// Fails for an address that others can reach, unless a flag says which clients may connect, or
+    /// that all may. Other users of the machine count where the server takes changes.
+    pub(super) fn check_exposure(&self, listen: Option<SocketAddr>) -> Result<(), UsageError> {
+        let is_exposed = |address: &SocketAddr| !address.ip().is_loopback();
+        if let Some(address) = listen.filter(is_exposed).filter(|_| !self.insecure)
+            && self.token_file.is_none()
+            && self.tls_cert.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "address {address} can be reached from outside, and connections are neither \
+                 authenticated nor encrypted; listen on 127.0.0.1, use --unix, give --token-file or \
+                 --tls-cert, or add --insecure on a trusted network"
+            )));
+        }
+        let takes_changes = self.writable || self.local_parts || !self.volatile.is_empty();
+        if let Some(address) = listen.filter(|_| takes_changes && !self.insecure)
+            && self.token_file.is_none()
+            && self.tls_client_ca.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "with {} every user of this machine could change rows by {address}: connections \
+                 are not authenticated; give --token-file (or --tls-client-ca), serve by --unix alone, \
+                 or add --insecure where all users may",
+                match (self.writable, self.local_parts) {
+                    (true, _) => "--writable",
+                    (_, true) => "--local-parts",
+                    _ => "--volatile",
+                }
+            )));
+        }
+        let metrics = self.metrics.filter(is_exposed).filter(|_| !self.metrics_insecure);
+        if let Some(address) = metrics
+            && self.token_file.is_none()
+        {
+            return Err(UsageError::new(format!(
+                "metrics on {address} can be read from outside; listen on 127.0.0.1, give \
+                 --token-file, or add --metrics-insecure on a trusted network"
+            )));
+        }
+        if let Some(address) = metrics
+            && self.tls_cert.is_some()
+        {
+            return Err(UsageError::new(format!(
+                "metrics on {address} want the token, and that port speaks no TLS, so that others can \
+                 read it on its way; listen on 127.0.0.1, or add --metrics-insecure on a trusted \
+                 network"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the files of TLS, if it is requested.
+    pub(super) fn tls(&self) -> Result<Option<TlsFiles>> {
+        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
+            (None, None, None) => Ok(None),
+            (Some(cert), Some(key), client_ca) => {
+                check_key(key)?;
+                let (cert, key, client_ca) = (cert.clone(), key.clone(), client_ca.clone());
+                Ok(Some(TlsFiles { cert, key, client_ca }))
+            }
+            _ => {
+                let message =
+                    "TLS needs both --tls-cert and --tls-key, and --tls-client-ca goes with them";
+                Err(UsageError::new(message).into())
+            }
+        }
+    }
+}
+
+fn either<T>(flags: Vec<T>, file: Vec<T>) -> Vec<T> {
+    if flags.is_empty() { file } else { flags }
 }
 
 /// Bytes as a number or with a unit.
@@ -129,20 +338,21 @@ fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Er
     parse_mode(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
-fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Address>, D::Error> {
+/// Reads a text as its flag does.
+fn parsed<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    T: FromStr<Err: Display>,
+{
     String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
 }
 
-fn targets<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<FollowTarget>>, D::Error> {
-    let all = Vec::<String>::deserialize(deserializer)?;
-    let all: Result<Vec<FollowTarget>, _> = all.iter().map(|one| one.parse()).collect();
-    all.map(Some).map_err(de::Error::custom)
-}
-
-fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
-    String::deserialize(deserializer)?.parse().map(Some).map_err(de::Error::custom)
+/// Reads a list of texts, each as its flag does.
+fn several<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: FromStr<Err: Display>,
+{
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| text.parse().map_err(de::Error::custom)).collect()
 }
 
 /// One tensor, or a list of them.
@@ -153,23 +363,14 @@ enum Names {
     Several(Vec<String>),
 }
 
-fn preload<'de, D: Deserializer<'de>>(
+fn one_or_several<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Vec<PreloadChoice>>, D::Error> {
+) -> Result<Vec<PreloadChoice>, D::Error> {
     let names = match Names::deserialize(deserializer)? {
         Names::One(name) => vec![name],
         Names::Several(names) => names,
     };
-    let choices = names.iter().map(|name| name.parse());
-    choices.collect::<Result<_, _>>().map(Some).map_err(de::Error::custom)
-}
-
-fn volatile<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Vec<VolatileChoice>>, D::Error> {
-    let all = Vec::<String>::deserialize(deserializer)?;
-    let all: Result<Vec<VolatileChoice>, _> = all.iter().map(|one| one.parse()).collect();
-    all.map(Some).map_err(de::Error::custom)
+    names.iter().map(|name| name.parse().map_err(de::Error::custom)).collect()
 }
 
 #[cfg(test)]
@@ -177,10 +378,10 @@ mod tests {
     use super::*;
     use lodestore_server::ServerConfig;
 
-    fn read(text: &str) -> Result<ConfigFile, String> {
+    fn read(text: &str) -> Result<ServeSettings, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        ConfigFile::read(file.path()).map_err(|error| format!("{error:#}"))
+        ServeSettings::read(file.path()).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -191,67 +392,49 @@ mod tests {
         assert_eq!(found.listen.unwrap().to_string(), super::super::DEFAULT_ADDRESS);
         assert_eq!(found.memory, Some(defaults.tier_bytes));
         assert_eq!(found.policy, Some(defaults.policy));
-        assert_eq!(found.writable, Some(defaults.writable));
         assert_eq!((found.metrics, defaults.metrics), (None, None));
         assert_eq!(found.log_level, Some(LogLevel::default()));
         assert_eq!(found.log_format, Some(LogFormat::default()));
-        assert_eq!(found.insecure, Some(defaults.insecure));
-        assert_eq!(found.metrics_insecure, Some(defaults.metrics_insecure));
+        let named: toml::Table = text.parse().unwrap();
+        for (name, default) in [
+            ("writable", defaults.writable),
+            ("insecure", defaults.insecure),
+            ("metrics-insecure", defaults.metrics_insecure),
+        ] {
+            assert_eq!(named[name].as_bool(), Some(default), "{name}");
+        }
         let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let all = text.lines().map(|line| match is_setting(&line) {
             true => &line[2..],
             false => line,
         });
-        let found = read(&all.collect::<Vec<_>>().join("\n")).unwrap();
-        // All of them: a setting that is added has to be added here, and there.
-        let ConfigFile {
-            parts,
-            local_parts,
-            listen,
-            shard_port_base,
-            unix,
-            unix_mode,
-            metrics,
-            metrics_insecure,
-            metrics_host,
-            shards,
-            memory,
-            policy,
-            preload,
-            state_dir,
-            volatile,
-            writable,
-            follow,
-            follow_interval,
-            disk,
-            publish,
-            follow_token_file,
-            follow_tls_ca,
-            log_level,
-            log_format,
-            token_file,
-            admin_token_file,
-            tls_cert,
-            tls_key,
-            tls_client_ca,
-            insecure,
-            register,
-            advertise,
-        } = found;
-        assert_eq!((parts, local_parts, shards), (Some(vec![0, 1]), Some(true), Some(2)));
-        assert!(listen.is_some() && unix.is_some() && memory.is_some() && policy.is_some());
-        assert_eq!((shard_port_base, unix_mode), (Some(7172), Some(0o600)));
-        assert_eq!((metrics_insecure, metrics_host.unwrap().len()), (Some(false), 1));
-        assert!(metrics.is_some() && log_level.is_some() && log_format.is_some());
-        assert!(writable.is_some() && insecure.is_some());
-        assert_eq!(preload, Some(vec![PreloadChoice::Auto]));
-        assert!(state_dir.is_some() && volatile.unwrap().len() == 2);
-        assert_eq!((follow.unwrap().len(), follow_interval), (2, Some(200)));
-        assert!(follow_token_file.is_some() && follow_tls_ca.is_some());
-        assert_eq!((disk, publish.as_deref()), (Some(500 << 30), Some("s3://bucket/my-graph")));
-        assert!(token_file.is_some() && admin_token_file.is_some() && tls_cert.is_some());
-        assert!(register.is_some() && advertise.is_some());
-        assert!(tls_key.is_some() && tls_client_ca.is_some());
+        let text = all.collect::<Vec<_>>().join("\n");
+        let found = read(&text).unwrap();
+        // All of them: a setting that is added has to be added there.
+        let named: toml::Table = text.parse().unwrap();
+        let flags = ServeSettings::augment_args(clap::Command::new("serve"));
+        let flags: Vec<&str> = flags.get_arguments().filter_map(|flag| flag.get_long()).collect();
+        for flag in flags.iter().filter(|flag| **flag != "take-over") {
+            assert!(named.contains_key(*flag), "--{flag}");
+        }
+        assert_eq!(named.len(), flags.len() - 1, "and no other");
+        let ServeSettings { parts, local_parts, shards, .. } = &found;
+        assert_eq!((&parts[..], *local_parts, *shards), (&[0, 1][..], true, Some(2)));
+        assert!(found.listen.is_some() && found.unix.is_some() && found.memory.is_some());
+        assert_eq!((found.shard_port_base, found.unix_mode), (Some(7172), Some(0o600)));
+        assert_eq!((found.metrics_insecure, found.metrics_host.len()), (false, 1));
+        assert!(found.metrics.is_some() && found.policy.is_some());
+        assert!(found.log_level.is_some() && found.log_format.is_some());
+        assert_eq!(found.preload, [PreloadChoice::Auto]);
+        assert!(found.state_dir.is_some() && found.volatile.len() == 2);
+        assert_eq!((found.follow.len(), found.follow_interval), (2, Some(200)));
+        assert!(found.follow_token_file.is_some() && found.follow_tls_ca.is_some());
+        let publish = found.publish.as_deref();
+        assert_eq!((found.disk, publish), (Some(500 << 30), Some("s3://bucket/my-graph")));
+        assert!(found.token_file.is_some() && found.admin_token_file.is_some());
+        assert!(found.tls_cert.is_some() && found.tls_key.is_some());
+        assert!(found.tls_client_ca.is_some());
+        assert!(found.register.is_some() && found.advertise.is_some());
     }
 
     #[test]
@@ -274,6 +457,7 @@ mod tests {
             ("log-level = \"loud\"", "log-level"),
             ("log-format = \"xml\"", "log-format"),
             ("log_format = \"json\"", "unknown field `log_format`"),
+            ("take-over = true", "unknown field `take-over`"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

@@ -10,6 +10,7 @@ use lodestore_server::auth::CredentialReloader;
 use tracing::{error, warn};
 
 use super::ServeArgs;
+use super::config::ServeSettings;
 
 /// Interval at which the files are checked.
 const LOOK: Duration = Duration::from_secs(2);
@@ -30,13 +31,13 @@ type Stamp = Option<(u64, u64, u64, (i64, i64), (i64, i64))>;
 
 impl Renewal {
     /// Notes how the files are, before they are read: what is written meanwhile is a change.
-    pub(super) fn new(args: &ServeArgs) -> Self {
+    pub(super) fn new(settings: &ServeSettings) -> Self {
         let files = [
-            &args.token_file,
-            &args.admin_token_file,
-            &args.tls_cert,
-            &args.tls_key,
-            &args.tls_client_ca,
+            &settings.token_file,
+            &settings.admin_token_file,
+            &settings.tls_cert,
+            &settings.tls_key,
+            &settings.tls_client_ca,
         ];
         let files: Vec<PathBuf> = files.into_iter().flatten().cloned().collect();
         let taken = stamps(&files);

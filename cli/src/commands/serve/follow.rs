@@ -2,22 +2,21 @@
 
 use std::error::Error;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
 use lodestore_client::follow::{FollowPlan, Follower, is_refused};
-use lodestore_client::{Address, ClientConfig, ClientError, Security};
-use lodestore_graph::PartId;
+use lodestore_client::{Address, ClientError};
 use lodestore_server::ServerError;
 use lodestore_server::installer::Installer;
 
+use super::config::ServeSettings;
 use super::follow_bucket::BucketFollowing;
-use crate::flags::parse_size;
-use crate::security_args::read_token;
+use crate::human::joined;
+use crate::security_args::SecurityArgs;
 use crate::usage::UsageError;
 
 /// Time for a step, and to wait for writers at the start.
@@ -27,62 +26,16 @@ const INTERVAL_MS: u64 = 200;
 /// The same of a bucket: each look is a request for each partition.
 const BUCKET_INTERVAL_MS: u64 = 2000;
 
-/// The writers or the bucket to follow, and the way.
-#[derive(Args)]
-pub(super) struct FollowArgs {
-    /// Follow the partitions of these servers, which write them: fetch each version that they
-    /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
-    /// are served as they come. The folder may be empty, or have followed them before.
-    #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "local_parts"])]
-    pub(super) follow: Vec<FollowTarget>,
-    /// With --follow: milliseconds between two looks for a new version, 200 unless given. For a URL
-    /// it is 2000, since each look is a request for each partition.
-    #[arg(long, value_name = "MS", requires = "follow", value_parser = clap::value_parser!(u64).range(1..))]
-    follow_interval: Option<u64>,
-    /// With --follow URL: most bytes of files in the folder. Partitions are taken in the order of
-    /// --parts while they fit; a version that does not fit is not installed.
-    #[arg(long, value_name = "SIZE", requires = "follow", value_parser = parse_size)]
-    disk: Option<u64>,
-    /// With --follow: file with the token that the writers want.
-    #[arg(long, value_name = "FILE", requires = "follow")]
-    follow_token_file: Option<PathBuf>,
-    /// With --follow: speak TLS with the writers, whose certificates these authorities (PEM) have
-    /// signed.
-    #[arg(long, value_name = "FILE", requires = "follow")]
-    follow_tls_ca: Option<PathBuf>,
-}
-
-impl FollowArgs {
-    /// Takes what a file says where no flag is given.
-    pub(super) fn add(
-        &mut self,
-        follow: Option<Vec<FollowTarget>>,
-        interval: Option<u64>,
-        disk: Option<u64>,
-    ) {
-        if self.follow.is_empty() {
-            self.follow = follow.unwrap_or_default();
-        }
-        self.follow_interval = self.follow_interval.or(interval);
-        self.disk = self.disk.or(disk);
-    }
-
-    /// Takes the token and the authorities from a file where no flag is given.
-    pub(super) fn add_security(&mut self, token: Option<PathBuf>, authorities: Option<PathBuf>) {
-        self.follow_token_file = self.follow_token_file.take().or(token);
-        self.follow_tls_ca = self.follow_tls_ca.take().or(authorities);
-    }
-
+impl ServeSettings {
     /// Returns the writers, as they are named to clients.
     pub(super) fn writers(&self) -> Option<String> {
-        let all: Vec<String> = self.follow.iter().map(ToString::to_string).collect();
-        (!all.is_empty()).then(|| all.join(", "))
+        (!self.follow.is_empty()).then(|| joined(&self.follow, ", "))
     }
 
     /// Returns the URL of the bucket that is followed, if one is.
     ///
     /// Fails for a URL beside other targets, and for flags that are of the other kind.
-    pub(super) fn bucket(&self) -> Result<Option<&str>> {
+    pub(super) fn followed_bucket(&self) -> Result<Option<&str>> {
         let url = self.follow.iter().find_map(|target| match target {
             FollowTarget::Bucket(url) => Some(url.as_str()),
             FollowTarget::Server(_) => None,
@@ -106,32 +59,27 @@ impl FollowArgs {
 
     /// Brings the partitions that are not here, or the first of them from a bucket; `None` without
     /// --follow.
-    pub(super) fn begin(&self, graph: PathBuf, parts: &[u16]) -> Result<Option<Following>> {
-        let parts: Vec<PartId> = parts.iter().copied().map(PartId).collect();
-        if let Some(url) = self.bucket()? {
-            return BucketFollowing::begin(url, &graph, &parts, self.disk)
+    pub(super) fn begin_following(&self, graph: &Path) -> Result<Option<Following>> {
+        let parts = self.part_ids();
+        if let Some(url) = self.followed_bucket()? {
+            return BucketFollowing::begin(url, graph, &parts, self.disk)
                 .map(|following| Some(Following::Bucket(following)));
         }
         if self.follow.is_empty() {
             return Ok(None);
         }
-        let mut security = Security::default();
-        if let Some(path) = &self.follow_token_file {
-            security = security.with_token(read_token(path)?);
-        }
-        if let Some(ca) = &self.follow_tls_ca {
-            security = security.with_tls(ca, None)?;
-        }
-        let config = ClientConfig { deadline: DEADLINE, security, ..ClientConfig::default() };
+        let (token_file, tls_ca) = (self.follow_token_file.clone(), self.follow_tls_ca.clone());
+        let config = SecurityArgs { token_file, tls_ca, ..SecurityArgs::default() };
+        let config = config.client_config(DEADLINE)?;
         let from = self.follow.iter().filter_map(FollowTarget::server).cloned().collect();
-        let plan = FollowPlan { from, parts, into: graph, config };
+        let plan = FollowPlan { from, parts, into: graph.to_owned(), config };
         let mut follower = Follower::begin(plan)?;
         follower.bring(&mut |_, _| {})?;
         Ok(Some(Following::Servers(follower)))
     }
 
     /// Follows for as long as the process lives, on threads of its own.
-    pub(super) fn start(&self, following: Following, installer: Installer) -> Result<()> {
+    pub(super) fn start_following(&self, following: Following, installer: Installer) -> Result<()> {
         let interval = |default| Duration::from_millis(self.follow_interval.unwrap_or(default));
         match following {
             Following::Servers(follower) => {

@@ -12,6 +12,7 @@ use lodestore_server::installer::Installer;
 use lodestore_store::StoreError;
 
 use super::follow::report;
+use crate::human::joined;
 
 /// Pause after a partition that could not be brought.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -47,9 +48,8 @@ impl BucketFollowing {
         let mut arrivals = BucketFollower::begin(Bucket::open(url)?, graph, parts, bytes_max)?;
         let versions = arrivals.with_bucket(Bucket::open(url)?);
         if !arrivals.left_out().is_empty() {
-            let parts: Vec<String> = arrivals.left_out().iter().map(PartId::to_string).collect();
             tracing::warn!(
-                parts = parts.join(","),
+                parts = joined(arrivals.left_out(), ","),
                 "partitions do not fit; another server has to follow them"
             );
         }

@@ -2,13 +2,10 @@
 
 mod config;
 mod credential_reload;
-mod exposure;
 mod follow;
 mod follow_bucket;
 mod publish;
-mod register;
 
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::exit;
@@ -19,22 +16,20 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_bucket::Publisher;
 use lodestore_client::Address;
-use lodestore_graph::PartId;
-use lodestore_server::{PolicyKind, PreloadChoice, Server, ServerConfig, VolatileChoice};
+use lodestore_server::{Server, ServerConfig};
 use serde::Serialize;
 use signal_hook::low_level;
 
 use crate::console::Console;
-use crate::flags::parse_size;
 use crate::human;
 use crate::interrupt::{EndOfStdin, stop_signal, wait_for_stop};
-use crate::log::{self, LogFormat, LogLevel};
+use crate::log;
 use crate::security_args::read_lasting_tokens;
 use crate::usage::UsageError;
-use config::{ConfigFile, parse_mode};
+use config::ServeSettings;
 use credential_reload::Renewal;
-use follow::{FollowArgs, Following};
-use publish::{PublishArgs, PublishThread};
+use follow::Following;
+use publish::PublishThread;
 
 /// Default address of a server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -64,109 +59,8 @@ pub(crate) struct ServeArgs {
     /// every one.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Partitions to serve; all of them unless given.
-    #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
-    parts: Vec<u16>,
-    /// Serve the partitions whose folders are here, and let `lode transfer` bring and take some
-    /// while it runs.
-    #[arg(long, alias = "parts-here", conflicts_with = "parts")]
-    local_parts: bool,
-    /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<SocketAddr>,
-    /// The first of the TCP ports of the shards, one after the other; free ones unless given. For
-    /// firewalls and containers, which have to know them.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    shard_port_base: Option<u16>,
-    /// Path of a Unix socket.
-    #[arg(long, value_name = "PATH")]
-    unix: Option<PathBuf>,
-    /// Mode of the Unix sockets, in octal: every user who may open them is admitted. 600 unless
-    /// given.
-    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
-    unix_mode: Option<u32>,
-    /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page
-    /// (/); port 0 takes a free one. None unless given.
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<SocketAddr>,
-    /// Have metrics on an address that is not loopback without a token, or, on a server that speaks
-    /// TLS, with the token in the clear.
-    #[arg(long)]
-    metrics_insecure: bool,
-    /// A name of this machine under which metrics may be asked for, besides its numbers and
-    /// localhost; several times for several.
-    #[arg(long, value_name = "NAME")]
-    metrics_host: Vec<String>,
-    /// Shards, each with a core of its own; one per core unless given.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    shards: Option<u16>,
-    /// Memory for rows that stay resident, over all shards; 0 reads every row from disk.
-    /// 1GiB unless given.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory: Option<u64>,
-    /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none; sieve unless
-    /// given. `lode cache-bench` compares them on a trace.
-    #[arg(long, value_name = "P")]
-    policy: Option<PolicyKind>,
-    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
-    /// each that memory holds. A tensor of which memory holds a part gets the rows that were
-    /// resident when the server was last stopped cleanly.
-    #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
-    preload: Vec<PreloadChoice>,
-    /// Folder in which --preload remembers which rows were resident; hot-rows in the graph's unless
-    /// given.
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
-    /// Keep a tensor in memory alone, over the partitions that are served; clients publish and pull
-    /// its rows with stamps. It is NAME:WIDTHxDTYPE, such as h1:256xf32, or NAME:WIDTHxDTYPE/ROWS
-    /// for ROWS that are claimed together instead of all of a partition. Its memory is part of
-    /// --memory: 16 bytes and the row for each node. Several times for several. Over TCP it needs
-    /// what --writable needs.
-    #[arg(long, value_name = "TENSOR")]
-    volatile: Vec<VolatileChoice>,
-    /// Take puts, commits and compactions; no other process may write the partitions meanwhile.
-    /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --local-parts.
-    #[arg(long)]
-    writable: bool,
     #[command(flatten)]
-    follow: FollowArgs,
-    #[command(flatten)]
-    publish: PublishArgs,
-    /// File with the token that clients over TCP must present, readable by its owner alone. The
-    /// metrics port requires it where it is not on loopback.
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// File with the token of clients that move partitions over TCP; it admits them as that of
-    /// --token-file does. Without it only clients of this machine may move them.
-    #[arg(long, value_name = "FILE")]
-    admin_token_file: Option<PathBuf>,
-    /// TLS for clients over TCP: the server's certificate and those up to its authority (PEM).
-    #[arg(long, value_name = "FILE")]
-    tls_cert: Option<PathBuf>,
-    /// The key of --tls-cert (PEM), not readable by others.
-    #[arg(long, value_name = "FILE")]
-    tls_key: Option<PathBuf>,
-    /// Take only clients with a certificate that these authorities (PEM) have signed.
-    #[arg(long, value_name = "FILE")]
-    tls_client_ca: Option<PathBuf>,
-    /// Listen on an address that is not loopback, or take changes from every user of this machine,
-    /// without authentication or encryption. Metrics have a flag of their own.
-    #[arg(long)]
-    insecure: bool,
-    /// Register in etcd for as long as it runs, under a lease: etcd:HOST:PORT,HOST:PORT/PREFIX.
-    /// Wants a build with the cargo feature `etcd`.
-    #[arg(long, value_name = "MAP")]
-    register: Option<String>,
-    /// With --register: where clients find it, if that is not where it listens.
-    #[arg(long, value_name = "ADDR", requires = "register")]
-    advertise: Option<Address>,
-    /// Level of the log on stderr: error, warn, info or debug [default: warn]. LODE_LOG goes before
-    /// it.
-    #[arg(long, value_enum, value_name = "L")]
-    log_level: Option<LogLevel>,
-    /// How it goes there: text, or json with one object to a line; text unless given.
-    #[arg(long, value_enum, value_name = "F")]
-    log_format: Option<LogFormat>,
+    settings: ServeSettings,
     /// Stop when stdin ends: a parent that dies takes the server along.
     #[arg(long, hide = true)]
     exit_with_stdin: bool,
@@ -184,118 +78,70 @@ struct ServeReport {
 }
 
 impl ServeArgs {
-    /// Returns the flags, with what the file says for those that are not given.
-    fn with_file(mut self) -> Result<Self> {
-        let Some(path) = &self.config else { return Ok(self) };
-        let file = ConfigFile::read(path)?;
-        // Either flag goes before both settings.
-        if self.parts.is_empty() && !self.local_parts {
-            self.parts = file.parts.unwrap_or_default();
-            self.local_parts = file.local_parts.unwrap_or_default();
-        }
-        self.listen = self.listen.or(file.listen);
-        self.shard_port_base = self.shard_port_base.or(file.shard_port_base);
-        self.unix = self.unix.or(file.unix);
-        self.unix_mode = self.unix_mode.or(file.unix_mode);
-        self.metrics = self.metrics.or(file.metrics);
-        self.metrics_insecure |= file.metrics_insecure.unwrap_or_default();
-        if self.metrics_host.is_empty() {
-            self.metrics_host = file.metrics_host.unwrap_or_default();
-        }
-        self.shards = self.shards.or(file.shards);
-        self.memory = self.memory.or(file.memory);
-        self.policy = self.policy.or(file.policy);
-        if self.preload.is_empty() {
-            self.preload = file.preload.unwrap_or_default();
-        }
-        self.state_dir = self.state_dir.or(file.state_dir);
-        if self.volatile.is_empty() {
-            self.volatile = file.volatile.unwrap_or_default();
-        }
-        self.writable |= file.writable.unwrap_or_default();
-        self.follow.add(file.follow, file.follow_interval, file.disk);
-        self.publish.add(file.publish);
-        self.follow.add_security(file.follow_token_file, file.follow_tls_ca);
-        self.token_file = self.token_file.or(file.token_file);
-        self.admin_token_file = self.admin_token_file.or(file.admin_token_file);
-        self.tls_cert = self.tls_cert.or(file.tls_cert);
-        self.tls_key = self.tls_key.or(file.tls_key);
-        self.tls_client_ca = self.tls_client_ca.or(file.tls_client_ca);
-        self.register = self.register.or(file.register);
-        self.advertise = self.advertise.or(file.advertise);
-        self.insecure |= file.insecure.unwrap_or_default();
-        self.log_level = self.log_level.or(file.log_level);
-        self.log_format = self.log_format.or(file.log_format);
-        Ok(self)
-    }
-
     /// Returns the settings, checked as far as that goes without opening the graph.
     fn check(&self) -> Result<ServerConfig> {
-        let listen = match (self.listen, &self.unix) {
+        let settings = &self.settings;
+        let listen = match (settings.listen, &settings.unix) {
             (None, None) => Some(DEFAULT_ADDRESS.parse()?),
             (listen, _) => listen,
         };
-        if self.local_parts && !self.parts.is_empty() {
-            return Err(UsageError::new(
-                "parts names partitions that stay, local-parts those that are there; give one"
-                    .to_owned(),
-            )
-            .into());
+        if settings.local_parts && !settings.parts.is_empty() {
+            let message =
+                "parts names partitions that stay, local-parts those that are there; give one";
+            return Err(UsageError::new(message).into());
         }
-        self.check_exposure(listen)?;
-        let tls = self.tls()?;
-        let token = self.token_file.as_deref().map(read_lasting_tokens).transpose()?;
-        let admin_token = self.admin_token_file.as_deref().map(read_lasting_tokens).transpose()?;
+        settings.check_exposure(listen)?;
+        let tls = settings.tls()?;
+        let token = settings.token_file.as_deref().map(read_lasting_tokens).transpose()?;
+        let admin_token =
+            settings.admin_token_file.as_deref().map(read_lasting_tokens).transpose()?;
         if let (Some(rows), Some(admin)) = (&token, &admin_token)
             && rows.overlap(admin)
         {
-            return Err(UsageError::new(
-                "--token-file and --admin-token-file have the same token, so that a client of rows \
-                 could move partitions; make another for admins: openssl rand -hex 32"
-                    .to_owned(),
-            )
-            .into());
+            let message = "--token-file and --admin-token-file have the same token, so that a client \
+                           of rows could move partitions; make another for admins: openssl rand -hex 32";
+            return Err(UsageError::new(message).into());
         }
         let defaults = ServerConfig::new(&self.graph);
-        let follows_bucket = self.follow.bucket()?.is_some();
-        self.publish.check(self.writable)?;
+        let follows_bucket = settings.followed_bucket()?.is_some();
+        settings.check_publish()?;
         Ok(ServerConfig {
-            parts: self.part_ids(),
+            parts: settings.part_ids(),
             grows: follows_bucket,
-            publishes: self.publish.publish.is_some(),
-            local_parts: self.local_parts,
+            publishes: settings.publish.is_some(),
+            local_parts: settings.local_parts,
             listen,
-            unix: self.unix.clone(),
-            shard_port_base: self.shard_port_base,
-            unix_mode: self.unix_mode.unwrap_or(defaults.unix_mode),
-            metrics: self.metrics,
-            metrics_insecure: self.metrics_insecure,
-            metrics_hosts: self.metrics_host.clone(),
-            n_shards: self.shards.unwrap_or(0),
-            tier_bytes: self.memory.unwrap_or(defaults.tier_bytes),
-            policy: self.policy.unwrap_or(defaults.policy),
-            preload: self.preload.clone(),
-            state_dir: self.state_dir.clone(),
-            volatile: self.volatile.clone(),
-            writable: self.writable,
-            follow: self.follow.writers(),
+            unix: settings.unix.clone(),
+            shard_port_base: settings.shard_port_base,
+            unix_mode: settings.unix_mode.unwrap_or(defaults.unix_mode),
+            metrics: settings.metrics,
+            metrics_insecure: settings.metrics_insecure,
+            metrics_hosts: settings.metrics_host.clone(),
+            n_shards: settings.shards.unwrap_or(0),
+            tier_bytes: settings.memory.unwrap_or(defaults.tier_bytes),
+            policy: settings.policy.unwrap_or(defaults.policy),
+            preload: settings.preload.clone(),
+            state_dir: settings.state_dir.clone(),
+            volatile: settings.volatile.clone(),
+            writable: settings.writable,
+            follow: settings.writers(),
             token,
             admin_token,
             tls,
-            insecure: self.insecure,
+            insecure: settings.insecure,
             ..defaults
         })
     }
 
-    fn part_ids(&self) -> Vec<PartId> {
-        self.parts.iter().copied().map(PartId).collect()
-    }
-
-    pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let this = self.with_file()?;
-        let renewal = Renewal::new(&this);
-        let config = this.check()?;
-        log::start(this.log_level.unwrap_or_default(), this.log_format.unwrap_or_default())?;
+    pub(crate) fn run(mut self, console: &Console) -> Result<()> {
+        if let Some(path) = &self.config {
+            self.settings = self.settings.or(ServeSettings::read(path)?);
+        }
+        let settings = &self.settings;
+        let renewal = Renewal::new(settings);
+        let config = self.check()?;
+        let (level, format) = (settings.log_level, settings.log_format);
+        log::start(level.unwrap_or_default(), format.unwrap_or_default())?;
         if let Some(listen) = config.listen
             && !listen.ip().is_loopback()
             && (config.admin_token.is_some() && config.tls.is_none())
@@ -304,11 +150,11 @@ impl ServeArgs {
         }
         // Before the first thread starts: a signal must find its handler from now on.
         let end_of_stdin =
-            if this.exit_with_stdin { EndOfStdin::Stops } else { EndOfStdin::Ignored };
+            if self.exit_with_stdin { EndOfStdin::Stops } else { EndOfStdin::Ignored };
         let stop = stop_signal(end_of_stdin)?;
         let (sender, events) = mpsc::channel();
         tell(sender.clone(), move || Event::Stop(wait_for_stop(stop)))?;
-        let this = Arc::new(this);
+        let this = Arc::new(self);
         tell(sender.clone(), {
             let this = Arc::clone(&this);
             move || Event::Started(Box::new(this.start(config)))
@@ -326,9 +172,9 @@ impl ServeArgs {
         };
         let follows = following.is_some();
         if let Some(following) = following {
-            this.follow.start(following, server.installer())?;
+            this.settings.start_following(following, server.installer())?;
         }
-        let publishing = publisher.map(|it| PublishArgs::start(it, server.publishing()));
+        let publishing = publisher.map(|it| PublishThread::start(it, server.publishing()));
         let publishing = publishing.transpose()?;
         let (supervisor, reloader) = (server.supervisor(), server.credential_reloader());
         // A file may take any time to read, and signals must be received meanwhile.
@@ -360,12 +206,12 @@ impl ServeArgs {
 
     /// Brings what has to be there, and starts the server.
     fn start(&self, mut config: ServerConfig) -> Result<Started> {
-        let following = self.follow.begin(self.graph.clone(), &self.parts)?;
+        let following = self.settings.begin_following(&self.graph)?;
         if let Some(Following::Bucket(following)) = &following {
             // Another one in the folder would never get a new version.
             config.parts = following.parts();
         }
-        let publisher = self.publish.begin(&self.graph, &self.part_ids(), self.local_parts)?;
+        let publisher = self.settings.begin_publishing(&self.graph)?;
         let server = Arc::new(Server::start(&config)?);
         Ok(Started { server, following, publisher })
     }
@@ -378,9 +224,9 @@ impl ServeArgs {
         server: &Arc<Server>,
         console: &Console,
     ) -> Result<()> {
-        let registered = self.register.as_deref().map(|map| {
-            let address = register::address(server, self.advertise.as_ref())?;
-            register::start(map, address, server)
+        let registered = self.settings.register.as_deref().map(|map| {
+            let address = advertised_address(server, self.settings.advertise.as_ref())?;
+            register(map, address, server)
         });
         let _registered = registered.transpose()?;
         let report = ServeReport {
@@ -389,7 +235,7 @@ impl ServeArgs {
             metrics: server.metrics().map(|address| address.to_string()),
             parts: server.parts().iter().map(|part| part.0).collect(),
             shards: server.n_shards(),
-            writable: self.writable,
+            writable: self.settings.writable,
         };
         console.report(&report, text)?;
         match events.recv()? {
@@ -432,20 +278,75 @@ fn tell(
     thread::Builder::new().name("lode-event".into()).spawn(tell).map(drop)
 }
 
+/// Returns the address of a server for clients: as given, or where it listens.
+fn advertised_address(server: &Server, told: Option<&Address>) -> Result<Address> {
+    if let Some(told) = told {
+        return Ok(told.clone());
+    }
+    match (server.address(), server.unix()) {
+        (Some(address), _) if address.ip().is_unspecified() => Err(UsageError::new(format!(
+            "{address} is every address of this machine and none that clients find; give one: \
+             --advertise HOST:PORT"
+        ))
+        .into()),
+        (Some(address), _) => Ok(Address::Tcp(address)),
+        (None, Some(path)) => Ok(Address::Unix(path.to_owned())),
+        (None, None) => Err(UsageError::new("there is nothing to register").into()),
+    }
+}
+
+/// Registers the server until the returned value is dropped.
+#[cfg(feature = "etcd")]
+fn register(
+    map: &str,
+    address: Address,
+    server: &Arc<Server>,
+) -> Result<lodestore_client::cluster::Registration> {
+    use std::time::Instant;
+
+    let server = Arc::clone(server);
+    let (mut busy_before, mut looked) = (std::time::Duration::ZERO, Instant::now());
+    let entry = move || {
+        let (busy, n_shards) = (server.busy(), f64::from(server.n_shards()));
+        let spent = busy.saturating_sub(busy_before).as_secs_f64();
+        let share = spent / (looked.elapsed().as_secs_f64() * n_shards).max(1e-3);
+        (busy_before, looked) = (busy, Instant::now());
+        lodestore_client::cluster::ServerEntry {
+            address: address.to_string(),
+            parts: server.parts().iter().map(|part| part.0).collect(),
+            version: server.version(),
+            busy: share.clamp(0.0, 1.0),
+            graph: format!("{:032x}", u128::from_be_bytes(server.graph())),
+        }
+    };
+    Ok(lodestore_client::cluster::Registration::start(map, entry)?)
+}
+
+/// Registration in a build without etcd.
+#[cfg(not(feature = "etcd"))]
+enum Registration {}
+
+/// Fails, since a build without etcd registers nowhere.
+#[cfg(not(feature = "etcd"))]
+fn register(map: &str, _: Address, _: &Arc<Server>) -> Result<Registration> {
+    Err(UsageError::new(format!(
+        "{map}: this build knows no etcd; build it with `--features lode/etcd` (`./x etcd` does)"
+    ))
+    .into())
+}
+
 fn text(report: &ServeReport) -> String {
     let unix = report.unix.as_ref().map(|path| format!("unix:{path}"));
-    let addresses: Vec<_> = report.address.iter().chain(&unix).map(String::as_str).collect();
-    let parts: Vec<_> = report.parts.iter().map(ToString::to_string).collect();
-    let parts = match parts.as_slice() {
+    let parts = match &report.parts[..] {
         [] => "no partition".to_owned(),
         [part] => format!("partition {part}"),
-        parts => format!("partitions {}", parts.join(", ")),
+        parts => format!("partitions {}", human::joined(parts, ", ")),
     };
     let metrics = report.metrics.as_ref();
     let metrics = metrics.map_or_else(String::new, |at| format!("; metrics on http://{at}/"));
     format!(
         "listening on {} ({parts}, {}{}){metrics}",
-        addresses.join(" and "),
+        human::joined(report.address.iter().chain(&unix), " and "),
         human::counted(report.shards.into(), "shard"),
         if report.writable { ", writable" } else { "" },
     )

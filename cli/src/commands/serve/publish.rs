@@ -7,12 +7,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
-use lodestore_bucket::{Bucket, BucketError, Folder, PublishedVersion, Publisher};
+use lodestore_bucket::{Bucket, BucketError, Folder, Publisher};
 use lodestore_graph::PartId;
 use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
 
+use super::config::ServeSettings;
 use crate::usage::UsageError;
 
 /// Pause between two looks for a new version, which cost no request.
@@ -26,29 +26,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Longest time for the last versions when the server stops.
 const LAST_MAX: Duration = Duration::from_secs(20);
 
-/// The bucket that versions are published in.
-#[derive(Args)]
-pub(super) struct PublishArgs {
-    /// With --writable: publish each commit in object storage, at this URL (`lode push --help` has
-    /// the forms). A version is the graph's once it is published. Another writer that has
-    /// published, or taken the partition over, ends puts here.
-    #[arg(long, value_name = "URL", conflicts_with = "follow")]
-    pub(super) publish: Option<String>,
-    /// With --publish: become the writer of the partitions. Brings each to its newest published
-    /// version, from nothing if it is not here, and fences the server that wrote it before.
-    #[arg(long)]
-    take_over: bool,
-}
-
-impl PublishArgs {
-    /// Takes what a file says where no flag is given.
-    pub(super) fn add(&mut self, publish: Option<String>) {
-        self.publish = self.publish.take().or(publish);
-    }
-
+impl ServeSettings {
     /// Fails for flags that need others, whether those are in a file or not.
-    pub(super) fn check(&self, writable: bool) -> Result<()> {
-        if self.publish.is_some() && !writable {
+    pub(super) fn check_publish(&self) -> Result<()> {
+        if self.publish.is_some() && !self.writable {
             return Err(UsageError::new("--publish needs --writable").into());
         }
         if self.take_over && self.publish.is_none() {
@@ -58,30 +39,34 @@ impl PublishArgs {
     }
 
     /// Takes partitions over if that is requested, and finds what is published; `None` without
-    /// --publish. Without `parts` it concerns all of the graph, or those in the folder if
-    /// `local_parts`.
-    pub(super) fn begin(
-        &self,
-        graph: &Path,
-        parts: &[PartId],
-        local_parts: bool,
-    ) -> Result<Option<Publisher>> {
+    /// --publish. Without --parts it concerns all of the graph, or those in the folder with
+    /// --local-parts.
+    pub(super) fn begin_publishing(&self, graph: &Path) -> Result<Option<Publisher>> {
         let Some(url) = &self.publish else { return Ok(None) };
-        let bucket = Bucket::open(url)?;
+        let (bucket, parts, local_parts) = (Bucket::open(url)?, self.part_ids(), self.local_parts);
         let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
         if self.take_over {
-            let here = if local_parts { Graph::open(graph)?.local_parts() } else { parts.to_vec() };
+            let here = if local_parts { Graph::open(graph)?.local_parts() } else { parts.clone() };
             // All of the graph, unless it is for those of the folder and there is none.
             if !local_parts || !here.is_empty() {
                 let taken = bucket.take_over(graph, &here, &mut |_, _| {})?;
                 tracing::info!(version = taken.version, files = taken.files, "taken over");
             }
         }
-        Ok(Some(Publisher::begin(bucket, graph, parts, folder)?))
+        Ok(Some(Publisher::begin(bucket, graph, &parts, folder)?))
     }
+}
 
+/// The thread that publishes.
+pub(super) struct PublishThread {
+    stop: Sender<()>,
+    end: Receiver<u32>,
+    thread: JoinHandle<()>,
+}
+
+impl PublishThread {
     /// Publishes on a thread of its own until that is stopped.
-    pub(super) fn start(publisher: Publisher, publishing: Publishing) -> Result<PublishThread> {
+    pub(super) fn start(publisher: Publisher, publishing: Publishing) -> Result<Self> {
         let mut publishing = PublishLoop { publisher, publishing, parts: HashMap::new() };
         publishing.note_all();
         let (stop, stopped) = mpsc::channel();
@@ -94,18 +79,9 @@ impl PublishArgs {
             let _ = ended.send(publishing.publish_last());
         };
         let thread = thread::Builder::new().name("lode-publish".into()).spawn(run);
-        Ok(PublishThread { stop, end, thread: thread.context("cannot start a thread")? })
+        Ok(Self { stop, end, thread: thread.context("cannot start a thread")? })
     }
-}
 
-/// The thread that publishes.
-pub(super) struct PublishThread {
-    stop: Sender<()>,
-    end: Receiver<u32>,
-    thread: JoinHandle<()>,
-}
-
-impl PublishThread {
     /// Publishes what is left, of a server that takes no more puts, and ends the thread. Returns
     /// whether it has ended.
     pub(super) fn stop(self) -> bool {
@@ -200,7 +176,7 @@ impl PublishLoop {
     }
 
     fn note_all(&self) {
-        for PublishedVersion { part, version } in self.publisher.versions() {
+        for (part, version) in self.publisher.versions() {
             self.publishing.note(part, version);
         }
     }

@@ -22,12 +22,11 @@ pub(super) fn screen(
         Some(_) => format!("over the last {}", human::seconds(span)),
         None => "since it started".to_owned(),
     };
-    let parts: Vec<String> = now.parts.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "{address}: {}, up {}, partitions {}; rates and latencies {over}\n\n",
         if now.ready { "ready".to_owned() } else { escaped(&now.phase) },
         human::seconds(now.uptime_seconds),
-        parts.join(", "),
+        human::joined(&now.parts, ", "),
     );
     text += &format!("{}\n\n{}\n\n", shards(now, before, span), kinds(now, before, span));
     text += &foot(now);

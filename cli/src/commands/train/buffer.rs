@@ -15,7 +15,7 @@ use lodestore_trainer::Strategy;
 use super::policy_inputs::PolicyInputs;
 use super::tiers::Tiers;
 use crate::candidates::{RuleArgs, rows_of_share};
-use crate::usage::UsageError;
+use crate::usage::{UsageError, first_given};
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
 const SHARE: f64 = 0.25;
@@ -82,8 +82,7 @@ impl BufferArgs {
                 ("--delta", self.delta.is_some()),
                 ("--no-eviction", self.no_eviction),
             ];
-            let used = used.into_iter().find(|(_, used)| *used).map(|(flag, _)| flag);
-            return match used.or(self.rules.used()) {
+            return match first_given(&used).or(self.rules.used()) {
                 Some(flag) => Err(UsageError::new(format!("{flag} is for --strategy massive"))),
                 None => Ok(None),
             };

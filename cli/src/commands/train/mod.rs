@@ -1,17 +1,14 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
 mod buffer;
-mod full;
-mod hop;
-mod hot;
 mod log;
 mod options;
 mod policy_inputs;
 mod processes;
 mod report;
 mod run;
-mod sdt;
 mod sources;
+mod strategy_args;
 mod tiers;
 
 use std::path::PathBuf;
@@ -26,21 +23,19 @@ use lodestore_trainer::config::Roots;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
+use crate::commands::rapa::read_profile;
 use crate::console::Console;
 use crate::flags::parse_size;
 use crate::security_args::SecurityArgs;
 use crate::usage::UsageError;
 use buffer::BufferArgs;
 pub use buffer::BufferChoice;
-use full::FullArgs;
-use hop::HopArgs;
-use hot::{HotArgs, hot_policy};
 use options::{CheckpointArgs, OptionArgs};
 pub use processes::Form;
 use run::{follow, train_telling};
 pub use run::{train, train_over_links};
-use sdt::SdtArgs;
-pub use sources::remote_rows;
+pub(crate) use sources::rows_of;
+use strategy_args::{FullArgs, HopArgs, HotArgs, SdtArgs, hot_policy};
 use tiers::TierArgs;
 pub use tiers::{TierChoice, TierReport};
 
@@ -214,15 +209,33 @@ pub struct TrainRun {
     pub tiers: TierChoice,
     /// `massive`: each worker's buffer.
     pub buffer: Option<BufferChoice>,
-    /// `full`: files of the profiles of workers' devices.
-    pub profiles: Vec<PathBuf>,
-    /// `schedule_path` counts only if `keep_schedule`.
+    /// All but where the schedule is.
     pub train: TrainConfig,
-    pub keep_schedule: bool,
+    /// Where the schedule is kept; beside the checkpoints or in a temporary folder unless given.
+    pub schedule: Option<PathBuf>,
     /// Destination of the log of steps.
     pub log: Option<PathBuf>,
     /// How workers are spread over processes.
     pub form: Form,
+}
+
+impl TrainRun {
+    /// Returns a run as threads of this process, with rows from the servers at `connect`, or from
+    /// the files of `graph` without any.
+    pub fn new(graph: PathBuf, connect: Vec<String>, train: TrainConfig) -> Self {
+        Self {
+            graph,
+            connect,
+            client: ClientConfig::default(),
+            store: OpenOptions::default(),
+            tiers: TierChoice::default(),
+            buffer: None,
+            train,
+            schedule: None,
+            log: None,
+            form: Form::default(),
+        }
+    }
 }
 
 /// Output of `--json`.
@@ -290,12 +303,14 @@ impl TrainArgs {
             window: self.hot.window.unwrap_or(usual.window),
             together: self.hot.together.map(|n| n as usize),
             memory_budget_bytes: self.hot.memory.filter(|_| !is_sdt),
-            schedule_path: self.hot.schedule.clone().unwrap_or_default(),
             ..usual
         };
         train.validate().map_err(UsageError::of)?;
         let tiers = self.tiers.check(self.strategy, fetch)?;
-        refuse_tiers(self.strategy, tiers)?;
+        if is_sdt && tiers.has_any() {
+            let message = "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory";
+            return Err(UsageError::new(message));
+        }
         let buffer = self.buffer.check(self.strategy)?;
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
@@ -305,19 +320,19 @@ impl TrainArgs {
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,
-            profiles: self.full.profiles().to_vec(),
             train,
-            keep_schedule: self.hot.schedule.is_some(),
+            schedule: self.hot.schedule,
             log: self.log,
             form,
         })
     }
 
     pub fn run(self, console: &Console) -> Result<()> {
-        let security = self.security.clone();
+        let (security, profiles) = (self.security.clone(), self.full.profiles());
         let mut run = self.check()?;
         run.client.security = security.read()?;
-        FullArgs::read_profiles(&run.profiles, &mut run.train.full)?;
+        let devices = profiles.iter().map(|path| read_profile(path));
+        run.train.full.devices = devices.collect::<Result<_>>()?;
         if run.form.is_led() {
             return follow(&run);
         }
@@ -332,16 +347,6 @@ impl TrainArgs {
         let reported = console.report(&trained, report::text);
         told.and(reported)
     }
-}
-
-/// Fails for tiers where partitions are in memory.
-fn refuse_tiers(strategy: Strategy, tiers: TierChoice) -> Result<(), UsageError> {
-    if strategy != Strategy::Sdt || !tiers.has_any() {
-        return Ok(());
-    }
-    Err(UsageError::new(format!(
-        "--tier and --device-tier are not for --strategy {strategy}, whose partitions are in memory"
-    )))
 }
 
 /// Fails for `--roots` where each root is its owner's.

@@ -8,7 +8,7 @@ use lodestore_trainer::options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 
-use crate::usage::UsageError;
+use crate::usage::{UsageError, refuse_given};
 
 /// Flags of layers, and of the updates made from gradients.
 #[derive(Args, Clone, Debug)]
@@ -77,12 +77,8 @@ impl CheckpointArgs {
                 ("--checkpoint-every", self.checkpoint_every.is_some()),
                 ("--resume", self.resume),
             ];
-            return match used.into_iter().find(|(_, used)| *used) {
-                Some((flag, _)) => {
-                    Err(UsageError::new(format!("{flag} needs the folder: --checkpoint DIR")))
-                }
-                None => Ok(None),
-            };
+            refuse_given(&used, "needs the folder: --checkpoint DIR")?;
+            return Ok(None);
         };
         let every_steps = self.checkpoint_every.unwrap_or(0);
         Ok(Some(CheckpointConfig { dir, every_steps, resume: self.resume }))

@@ -43,7 +43,9 @@ pub(super) fn follow(run: &TrainRun) -> Result<()> {
     };
     let (on, sources) = (opened.train_graph(run), &opened.sources);
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
-    match train_together(&run.train, &on, sources, joined.collective(), no_progress) {
+    // The first process says where the schedule is.
+    let config = run.with_schedule(Path::new(""));
+    match train_together(&config, &on, sources, joined.collective(), no_progress) {
         Err(error) => Err(joined.failed(error)),
         Ok(_) => {
             let mut figures = figures(peak_rss_bytes(), &opened.tiers.report());
@@ -182,11 +184,9 @@ impl TrainRun {
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
         // A path that was not given holds no other user's schedule.
-        config.replace_schedule = !self.keep_schedule;
-        if !self.keep_schedule {
-            let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);
-            config.schedule_path = folder.join("schedule");
-        }
+        config.replace_schedule = self.schedule.is_none();
+        let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);
+        config.schedule_path = self.schedule.clone().unwrap_or_else(|| folder.join("schedule"));
         config
     }
 }

@@ -7,7 +7,7 @@ use lodestore_client::source::PullStats;
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
-use lodestore_store::{EmbeddedStore, Graph};
+use lodestore_store::{EmbeddedStore, Graph, OpenOptions};
 use lodestore_trainer::{Strategy, WorkerSources};
 
 use super::TrainRun;
@@ -23,7 +23,7 @@ pub(super) fn open(
     topology: &Topology,
     here: LocalWorkers,
 ) -> Result<(Vec<WorkerSources>, Tiers)> {
-    let remote = remote(run, graph)?;
+    let remote = rows_of(graph, &run.connect, run.client.clone(), &run.store)?;
     let (n_workers, tensor) = (run.train.workers, &run.train.feature_tensor);
     let reach = match run.train.strategy {
         Strategy::Full => Reach::Halos,
@@ -57,25 +57,22 @@ pub(super) fn open(
     Ok((sources, tiers))
 }
 
-fn remote(run: &TrainRun, graph: &Graph) -> Result<Arc<dyn RowSource>> {
-    if run.connect.is_empty() {
-        let store = EmbeddedStore::with(graph.clone(), None, &run.store)?;
-        return Ok(Arc::new(EmbeddedSource::new(store)));
-    }
-    remote_rows(graph, &run.connect, run.client.clone())
-}
-
-/// Returns the rows of the servers at `connect`, which must have `graph`.
-pub fn remote_rows(
+/// Returns the rows of the servers at `connect`, which must have `graph`, or without any of its
+/// files.
+pub(crate) fn rows_of(
     graph: &Graph,
     connect: &[String],
     config: ClientConfig,
+    options: &OpenOptions,
 ) -> Result<Arc<dyn RowSource>> {
+    let [first, ..] = connect else {
+        let store = EmbeddedStore::with(graph.clone(), None, options)?;
+        return Ok(Arc::new(EmbeddedSource::new(store)));
+    };
     let client = Client::connect(connect, config)?;
     if client.graph() != *graph.uuid().as_bytes() {
         bail!(
-            "{} does not serve the graph in {}; name servers of this graph (uuid {})",
-            connect[0],
+            "{first} does not serve the graph in {}; name servers of this graph (uuid {})",
             graph.dir().display(),
             graph.uuid()
         );

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::halos::overlap_ratios;
 use super::ways::CapWay;
+use crate::reproduce::convergence::Spread;
 use crate::reproduce::cut::{Cut, Source, Splits};
 
 /// JACA and its controls.
@@ -104,8 +105,7 @@ impl Cached {
             rows,
             hit_rate: last.and_then(|epoch| epoch.input_hit_rate).unwrap_or(0.0),
             input_bytes: last.and_then(|epoch| epoch.input_bytes).unwrap_or(0),
-            seconds: later.iter().map(|epoch| epoch.seconds).sum::<f64>()
-                / later.len().max(1) as f64,
+            seconds: Spread::of(later.iter().map(|epoch| epoch.seconds)).mean,
         }
     }
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::halos::Moved;
 use super::learning::CapLearning;
 use super::{CapFigures, CapGraphFigures, REFINED};
-use crate::reproduce::curves::{Curve, Curves};
+use crate::reproduce::curves::{Curve, Curves, add_point};
 
 /// Returns all charts, by the names of their files.
 pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
@@ -21,15 +21,12 @@ pub(super) fn charts(found: &CapFigures) -> Result<Vec<(String, String)>> {
 }
 
 fn halos(graphs: &[CapGraphFigures]) -> Curves<'static> {
-    let mut curves: Vec<Curve> = Vec::new();
+    let mut curves = Vec::new();
     for graph in graphs {
         for of in graph.halos.iter().filter(|of| of.partitioner == REFINED) {
             let label = format!("{}, {} hops", graph.name, of.hops);
             let point = (f64::from(of.parts), of.per_node);
-            match curves.iter_mut().find(|curve| curve.label == label) {
-                Some(curve) => curve.points.push(point),
-                None => curves.push(Curve { label, points: vec![point] }),
-            }
+            add_point(&mut curves, label, point);
         }
     }
     let title = "Fig. 4: nodes in halos over all nodes";

@@ -8,6 +8,7 @@ use lodestore_trainer::{Progress, TrainConfig, TrainReport, train};
 use serde::Serialize;
 
 use super::ways::CapWay;
+use crate::reproduce::convergence::Spread;
 use crate::reproduce::cut::{Cut, Source, Splits};
 
 /// Parts of a run after which it is measured.
@@ -69,7 +70,7 @@ pub(super) fn learn(
         splits,
         losses,
         accuracies,
-        halo_bytes: later.iter().map(|epoch| sent(epoch) as f64).sum::<f64>() / later.len() as f64,
+        halo_bytes: Spread::of(later.iter().map(|epoch| sent(epoch) as f64)).mean,
         kept_share: epochs[0].kept_share,
         max_staleness: epochs.iter().filter_map(|epoch| epoch.max_staleness).max().unwrap_or(0),
         compression_error: epochs
@@ -80,19 +81,17 @@ pub(super) fn learn(
 }
 
 impl CapLearning {
-    /// Returns mean, least and most of the seeds at the end.
-    pub(super) fn last(&self) -> [f64; 3] {
-        let last = || self.accuracies.iter().filter_map(|of| Some(of.last()?.1));
-        let mean = last().sum::<f64>() / self.accuracies.len().max(1) as f64;
-        [mean, last().fold(f64::INFINITY, f64::min), last().fold(0.0, f64::max)]
+    /// Returns the seeds at the end.
+    pub(super) fn last(&self) -> Spread {
+        Spread::of(self.accuracies.iter().filter_map(|of| Some(of.last()?.1)))
     }
 
     /// Returns the mean of the seeds wherever they were measured.
     pub(super) fn means(&self) -> Vec<(f64, f64)> {
         let n = self.accuracies.iter().map(Vec::len).min().unwrap_or(0);
         let mean = |at: usize| {
-            let sum: f64 = self.accuracies.iter().map(|of| of[at].1).sum();
-            (f64::from(self.accuracies[0][at].0), sum / self.accuracies.len() as f64)
+            let of_seeds = self.accuracies.iter().map(|of| of[at].1);
+            (f64::from(self.accuracies[0][at].0), Spread::of(of_seeds).mean)
         };
         (0..n).map(mean).collect()
     }

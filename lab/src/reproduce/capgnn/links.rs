@@ -4,16 +4,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_client::ClientConfig;
-use lodestore_store::{Graph, OpenOptions};
+use lodestore_store::Graph;
 use lodestore_trainer::TrainConfig;
 use lodestore_trainer::report::EpochReport;
 use serde::Serialize;
 
 use super::ways::{CapWay, profiles};
 use crate::link_emulation::{LinkSpec, ShapedRank};
-use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
-use lode_cli::commands::train::{Form, TierChoice, TrainRun, train_over_links};
+use crate::reproduce::convergence::Spread;
+use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers, train_run};
+use lode_cli::commands::train::{TierChoice, train_over_links};
 
 /// Epochs after the first, of which the mean is taken: a whole period of the longest staleness.
 const EPOCHS: u32 = 11;
@@ -21,8 +21,8 @@ const EPOCHS: u32 = 11;
 /// Epochs over one link.
 #[derive(Serialize)]
 pub(super) struct CapLinkRuns {
-    pub(super) rate_bits: f64,
-    pub(super) delay_seconds: f64,
+    #[serde(flatten)]
+    pub(super) spec: LinkSpec,
     pub(super) runs: Vec<CapLinkRun>,
 }
 
@@ -72,35 +72,23 @@ pub(super) fn over_links(
     ways.push(CapWay::Zero);
     let mut all = Vec::new();
     for &rate_bits in rates {
-        let mut runs = Vec::new();
+        let (spec, mut runs) = (LinkSpec { rate_bits, delay }, Vec::new());
         for &way in &ways {
-            let links = behind_links(&servers, LinkSpec { rate_bits, delay })?;
+            let links = behind_links(&servers, spec)?;
             let train = TrainConfig {
                 epochs: EPOCHS + 1,
                 evaluate_every: 0,
                 measure_test: false,
                 ..way.settings(usual, &devices)
             };
-            let run = TrainRun {
-                graph: dir.to_owned(),
-                connect: addresses(&links),
-                client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
-                store: OpenOptions::default(),
-                tiers: match way.resends_inputs() {
-                    true => TierChoice::keeping_nothing(),
-                    false => TierChoice::default(),
-                },
-                buffer: None,
-                train,
-                profiles: Vec::new(),
-                log: None,
-                form: Form::default(),
-                keep_schedule: false,
-            };
+            let mut run = train_run(dir, addresses(&links), train);
+            if way.resends_inputs() {
+                run.tiers = TierChoice::keeping_nothing();
+            }
             let report = train_over_links(&run, ShapedRank::group(&links, DEADLINE))?;
             runs.push(CapLinkRun::of(way, &report.epochs[1..]));
         }
-        all.push(CapLinkRuns { rate_bits, delay_seconds: delay.as_secs_f64(), runs });
+        all.push(CapLinkRuns { spec, runs });
     }
     servers.stop()?;
     Ok(all)
@@ -109,7 +97,7 @@ pub(super) fn over_links(
 impl CapLinkRun {
     fn of(way: CapWay, epochs: &[EpochReport]) -> Self {
         let mean = |of: &dyn Fn(&EpochReport) -> Option<f64>| {
-            epochs.iter().filter_map(of).sum::<f64>() / epochs.len().max(1) as f64
+            Spread::of(epochs.iter().filter_map(of)).mean
         };
         Self {
             way,

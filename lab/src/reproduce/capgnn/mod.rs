@@ -9,8 +9,8 @@ mod report;
 mod throttled;
 mod ways;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::fmt;
+use std::path::Path;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -19,8 +19,8 @@ use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
-use crate::link_emulation::{parse_delay, parse_rate};
-use crate::reproduce::cut::{Cut, Source, Splits};
+use crate::link_emulation::parse_rate;
+use crate::reproduce::cut::{Cut, CutArgs, Source, Splits};
 use crate::reproduce::output::{Figures, OutputFolder};
 use lode_cli::console::Console;
 use lode_cli::usage::UsageError;
@@ -57,31 +57,19 @@ those of kept features. A graph that was imported in two partitions or more is a
 by processes of which the first has half a processor, where there is one for each. Writes report.md,
 charts and runs.json, after each graph, to --out.")]
 pub(crate) struct CapFiguresArgs {
-    /// Folder of an imported graph with tensors feat, label and split; repeat for several.
-    #[arg(long, value_name = "DIR", required = true)]
-    graph: Vec<PathBuf>,
-    /// Folder of the report, which must not exist.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Partitions of which halos and bytes are measured.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "2,3,4,5,8",
           value_parser = clap::value_parser!(u16).range(2..=256))]
     parts: Vec<u16>,
-    /// Partitions that are trained on.
-    #[arg(long, value_name = "P", default_value_t = 4,
-          value_parser = clap::value_parser!(u16).range(2..=256))]
-    trained_parts: u16,
-    /// Runs of each way, each with first parameters and dropout of its own.
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    seeds: u32,
     /// Epochs of each run.
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
     /// Which nodes train: stored as the graph has them, ids the first 60 % of the ids, random 60 %.
     #[arg(long, value_name = "SPLIT,...", value_delimiter = ',', default_value = "ids,random")]
-    splits: Vec<SplitArg>,
+    splits: Vec<Splits>,
     /// The model: sage, gcn or gat.
     #[arg(long, value_name = "MODEL", default_value = "gcn")]
     model: ModelKind,
@@ -92,18 +80,9 @@ pub(crate) struct CapFiguresArgs {
     /// Width of its hidden rows.
     #[arg(long, value_name = "N", default_value_t = 256)]
     hidden: usize,
-    /// The optimiser's learning rate.
-    #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
-    learning_rate: f64,
     /// Share of elements dropped in training.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     dropout: f32,
-    /// Divide each feature row by the sum of its absolute values.
-    #[arg(long)]
-    normalize: bool,
-    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
-    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
-    metric: Metric,
     /// Epochs that rows of halos may be old.
     #[arg(long, value_name = "K,...", value_delimiter = ',', default_value = "1,2,5,10",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -112,9 +91,6 @@ pub(crate) struct CapFiguresArgs {
     #[arg(long, default_value = "1Gbit,10Gbit", value_name = "RATE,...", value_delimiter = ',',
           value_parser = parse_rate)]
     rate: Vec<f64>,
-    /// Delay of links.
-    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
-    delay: Duration,
     /// Parts of the report that are made: halos (and bytes of epochs), tiers, learning, links,
     /// slow-worker.
     #[arg(
@@ -134,14 +110,6 @@ enum Section {
     Learning,
     Links,
     SlowWorker,
-}
-
-/// Split of the nodes, as it is given.
-#[derive(Clone, Copy, ValueEnum)]
-enum SplitArg {
-    Stored,
-    Ids,
-    Random,
 }
 
 /// Output of `--json`, and contents of `runs.json`.
@@ -176,23 +144,21 @@ impl CapFiguresArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let usual = self.usual();
         usual.validate().map_err(UsageError::of)?;
-        let out = OutputFolder::new(&self.out)?;
-        let mut found = CapFigures {
-            seeds: self.seeds,
+        let out = OutputFolder::new(&self.cut.out)?;
+        let found = CapFigures {
+            seeds: self.cut.seeds,
             epochs: self.epochs,
             hidden: self.hidden,
             layers: self.layers,
             model: self.model,
-            metric: self.metric,
-            trained_parts: self.trained_parts,
+            metric: self.cut.metric,
+            trained_parts: self.cut.trained_parts,
             graphs: Vec::new(),
         };
-        for dir in &self.graph {
-            let graph = self.measure(dir, &usual, console)?;
-            found.graphs.push(graph);
-            out.write(&found)?;
-        }
-        out.report(&found, console)
+        out.report_each(&self.cut.graph, found, console, |found, dir| {
+            found.graphs.push(self.measure(dir, &usual, console)?);
+            Ok(())
+        })
     }
 
     /// Returns the settings that all ways share.
@@ -202,11 +168,11 @@ impl CapFiguresArgs {
             model: self.model,
             fanouts: vec![Fanout::All; self.layers],
             hidden: self.hidden,
-            learning_rate: self.learning_rate,
+            learning_rate: self.cut.learning_rate,
             dropout: self.dropout,
             epochs: self.epochs,
-            normalize: self.normalize,
-            metric: self.metric,
+            normalize: self.cut.normalize,
+            metric: self.cut.metric,
             ..TrainConfig::default()
         }
     }
@@ -247,7 +213,7 @@ impl CapFiguresArgs {
         }
         let trains = [Section::Tiers, Section::Learning].map(|section| self.makes(section));
         if trains.contains(&true) {
-            let cut = source.cut(&refined(self.trained_parts))?;
+            let cut = source.cut(&refined(self.cut.trained_parts))?;
             if trains[0] {
                 console.stage(&format!("{} tiers", source.name));
                 graph.cached = cached(&source, &cut, usual)?;
@@ -258,7 +224,7 @@ impl CapFiguresArgs {
         }
         if self.makes(Section::Links) {
             console.stage("links");
-            graph.links = over_links(dir, usual, &self.rate, self.delay, &self.staleness)?;
+            graph.links = over_links(dir, usual, &self.rate, self.cut.delay, &self.staleness)?;
         }
         if self.makes(Section::SlowWorker) {
             console.stage("a slow worker");
@@ -281,16 +247,21 @@ impl CapFiguresArgs {
         usual: &TrainConfig,
         console: &Console,
     ) -> Result<Vec<CapLearning>> {
-        let devices = profiles(self.trained_parts)?;
+        let devices = profiles(self.cut.trained_parts)?;
         let mut learnt = Vec::new();
-        for splits in self.splits.iter().map(|&splits| Splits::from(splits)) {
+        for &splits in &self.splits {
             let ways = CapWay::all(&self.staleness);
             for (done, way) in (0..).zip(&ways) {
                 let stage = format!("{} {}", source.name, way.label());
                 console.at(&stage, done, ways.len() as u64);
                 let config = way.settings(usual, &devices);
                 let cut = if *way == CapWay::Whole { whole } else { cut };
-                learnt.push(learn(SplitCut { source, cut, splits }, *way, &config, self.seeds)?);
+                learnt.push(learn(
+                    SplitCut { source, cut, splits },
+                    *way,
+                    &config,
+                    self.cut.seeds,
+                )?);
                 console.check_reader()?;
             }
         }
@@ -306,22 +277,12 @@ impl CapFigures {
 }
 
 impl Figures for CapFigures {
-    fn markdown(&self) -> String {
-        report::markdown(self)
+    fn write(&self, text: &mut String) -> fmt::Result {
+        report::write(text, self)
     }
 
     fn charts(&self) -> Result<Vec<(String, String)>> {
         charts::charts(self)
-    }
-}
-
-impl From<SplitArg> for Splits {
-    fn from(arg: SplitArg) -> Self {
-        match arg {
-            SplitArg::Stored => Self::Stored,
-            SplitArg::Ids => Self::Ids,
-            SplitArg::Random => Self::Random,
-        }
     }
 }
 

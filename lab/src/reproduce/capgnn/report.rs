@@ -22,14 +22,8 @@ const PREDICTED: [(&str, u16, f64); 6] = [
 /// First epochs, in which rounding has not grown into another course of the run.
 const EARLY: usize = 10;
 
-/// Returns the whole report.
-pub(super) fn markdown(found: &CapFigures) -> String {
-    let mut text = String::new();
-    // Memory takes whatever is written to it.
-    write(&mut text, found).map_or_else(|error| error.to_string(), |()| text)
-}
-
-fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
+/// Writes the whole report.
+pub(super) fn write(text: &mut String, found: &CapFigures) -> fmt::Result {
     writeln!(text, "# CaPGNN\n")?;
     for graph in &found.graphs {
         writeln!(
@@ -169,8 +163,8 @@ fn write_learnt(text: &mut String, graph: &CapGraphFigures, found: &CapFigures) 
 }
 
 fn write_way(text: &mut String, learnt: &CapLearning, whole: Option<&CapLearning>) -> fmt::Result {
-    let [mean, least, most] = learnt.last();
-    let gap = whole.map(|whole| format!("{:.2}", 100.0 * (whole.last()[0] - mean)));
+    let last = learnt.last();
+    let gap = whole.map(|whole| format!("{:.2}", 100.0 * (whole.last().mean - last.mean)));
     let losses = whole.map(|whole| {
         let [early, all] = [EARLY, usize::MAX].map(|n| learnt.loss_difference(whole, n));
         format!("{early:.1e}, {all:.1e}")
@@ -178,8 +172,9 @@ fn write_way(text: &mut String, learnt: &CapLearning, whole: Option<&CapLearning
     let error = learnt.compression_error.filter(|error| *error > 0.0);
     writeln!(
         text,
-        "| {} | {mean:.4} ({least:.4} to {most:.4}) | {} | {} | {} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {} |",
         learnt.way.label(),
+        last.text(4),
         gap.unwrap_or_default(),
         losses.unwrap_or_default(),
         human::bytes_f64(learnt.halo_bytes),
@@ -202,7 +197,8 @@ fn write_links(text: &mut String, graph: &CapGraphFigures) -> fmt::Result {
          | waited | sent | slowest worker over the mean |\n|---|---|---|---|---|---|---|---|"
     )?;
     for link in &graph.links {
-        let (rate, delay) = (link.rate_bits / 1e6, human::seconds(link.delay_seconds));
+        let (rate, delay) =
+            (link.spec.rate_bits / 1e6, human::seconds(link.spec.delay.as_secs_f64()));
         for run in &link.runs {
             writeln!(
                 text,

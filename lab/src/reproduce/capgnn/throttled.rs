@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ways::{CapWay, profiles};
 use crate::link_emulation::throttle::{Means, Throttle};
+use crate::reproduce::convergence::Spread;
 
 /// Share of a processor that the slow worker has.
 const SHARE: f64 = 0.5;
@@ -139,12 +140,11 @@ fn n_children(pid: u32) -> usize {
 impl ThrottledRun {
     fn of(way: CapWay, is_throttled: bool, epochs: &[EpochReport]) -> Self {
         let later = epochs.get(1..).unwrap_or_default();
-        let n = later.len().max(1) as f64;
-        let imbalance = later.iter().filter_map(|epoch| epoch.compute_imbalance).sum::<f64>() / n;
+        let imbalance = Spread::of(later.iter().filter_map(|epoch| epoch.compute_imbalance)).mean;
         Self {
             way,
             is_throttled,
-            seconds: later.iter().map(|epoch| epoch.seconds).sum::<f64>() / n,
+            seconds: Spread::of(later.iter().map(|epoch| epoch.seconds)).mean,
             slowest_over_mean: 1.0 + imbalance,
             kept_share: epochs.first().and_then(|epoch| epoch.kept_share).unwrap_or(1.0),
             test_accuracy: epochs.last().and_then(|epoch| epoch.test_accuracy),

@@ -10,6 +10,7 @@ use super::balance::{Balance, balance};
 use super::rows::{HopWay, Setting, WayCounts, count, plan};
 use super::source::{InputGraph, ServerCut};
 use super::timing::TimedLink;
+use lode_cli::human::joined;
 
 /// Bytes of a parameter.
 const PARAMETER_BYTES: u64 = 4;
@@ -172,7 +173,7 @@ impl Cell {
             Some(first) if n_layers > 1 && self.fanouts.iter().all(|other| other == first) => {
                 format!("{n_layers} x {first}")
             }
-            _ => self.fanouts.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+            _ => joined(&self.fanouts, ","),
         }
     }
 }

@@ -11,6 +11,7 @@ mod rows;
 mod source;
 mod timing;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -163,17 +164,16 @@ impl HopFiguresArgs {
         let model = ModelShape { kind: self.model, hidden: self.hidden };
         let (seed, batch, repeats) = (self.seed, self.batch, self.repeats);
         let graphs = Vec::new();
-        let mut found = HopFigures { seed, batch, model, repeats, recording, graphs };
-        for dir in &self.graph {
+        let found = HopFigures { seed, batch, model, repeats, recording, graphs };
+        out.report_each(&self.graph, found, console, |found, dir| {
             console.stage("open");
             let source = InputGraph::open(dir, self.row_bytes)?;
             let mut graph = self.measure(&source, model, console)?;
             drop(source);
             self.train(dir, &mut graph, model, replay.as_ref(), console)?;
             found.graphs.push(graph);
-            out.write(&found)?;
-        }
-        out.report(&found, console)
+            Ok(())
+        })
     }
 
     /// Times and learns the requested cells, in the graph's own partitions.
@@ -281,8 +281,8 @@ impl HopFiguresArgs {
 }
 
 impl Figures for HopFigures {
-    fn markdown(&self) -> String {
-        report::markdown(self)
+    fn write(&self, text: &mut String) -> fmt::Result {
+        report::write(text, self)
     }
 
     fn charts(&self) -> Result<Vec<(String, String)>> {

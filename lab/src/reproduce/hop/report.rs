@@ -13,14 +13,8 @@ use lode_cli::human;
 const WAYS: [HopWay; 5] =
     [HopWay::ModelCentric, HopWay::Micrographs, HopWay::Pregathered, HopWay::Owned, HopWay::Home];
 
-/// Returns the whole report.
-pub(super) fn markdown(found: &HopFigures) -> String {
-    let mut text = String::new();
-    // Memory takes whatever is written to it.
-    write(&mut text, found).map_or_else(|error| error.to_string(), |()| text)
-}
-
-fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
+/// Writes the whole report.
+pub(super) fn write(text: &mut String, found: &HopFigures) -> fmt::Result {
     writeln!(text, "# HopGNN\n")?;
     writeln!(
         text,

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use lodestore_graph::edges::MemoryEdges;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, partition};
-use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::partition::{Algorithm, PartitionConfig};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::TrainConfig;
 
+use crate::reproduce::cut::{cut_edges, edges_of, folder_name};
 use lode_cli::topology::open_topology;
 
 /// Classes of a graph without labels.
@@ -86,11 +86,9 @@ impl InputGraph {
         let labels = column(&usual.label_tensor)?;
         let feature = tensor(&usual.feature_tensor);
         let topology = open_topology(&graph)?;
-        let edges = edges(&topology, &external_of, undirected);
-        let name = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-        let name = name.file_name().context("--graph: expected a folder")?;
+        let edges = edges_of(&topology, undirected, |node| external_of[node as usize]);
         Ok(Self {
-            name: name.to_string_lossy().into_owned(),
+            name: folder_name(dir)?,
             n_nodes,
             own_parts: graph.book().n_parts(),
             undirected,
@@ -117,18 +115,6 @@ fn external_ids(found: &[i64]) -> Result<Vec<u32>> {
     })
 }
 
-/// Returns the edges by the ids of the input, ascending; of an undirected graph each once.
-fn edges(topology: &Topology, external_of: &[u32], undirected: bool) -> Vec<[u32; 2]> {
-    let mut edges = Vec::with_capacity(topology.n_edges() as usize);
-    for (node, &destination) in external_of.iter().enumerate() {
-        let sources = topology.in_neighbours(NodeId(node as u32)).iter();
-        let all = sources.map(|&source| [external_of[source as usize], destination]);
-        edges.extend(all.filter(|[source, destination]| !undirected || source <= destination));
-    }
-    edges.sort_unstable();
-    edges
-}
-
 impl ServerCut {
     /// Returns each of `n_servers` a partition.
     pub(super) fn new(source: &InputGraph, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
@@ -137,18 +123,18 @@ impl ServerCut {
             refine_rounds: u32::from(matches!(algorithm, Algorithm::Spring(_))),
             ..PartitionConfig::new(algorithm.clone(), n_servers)
         };
-        let cut = partition(&source.edges, source.n_nodes, &config)?;
-        let relabelling = Relabelling::new(&cut.assignment, n_servers)?;
-        let topology = Topology::from_edges(&source.edges, &relabelling, config.direction)?;
+        let (report, relabelling, topology) = cut_edges(&source.edges, source.n_nodes, &config)?;
         let internal = |&node: &u32| NodeId(relabelling.internal_of[node as usize]);
         let mut train: Vec<NodeId> = source.train.iter().map(internal).collect();
         train.sort_unstable();
-        Ok(Self { topology, book: relabelling.book, train, edge_cut: cut.report.edge_cut })
+        Ok(Self { topology, book: relabelling.book, train, edge_cut: report.edge_cut })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lodestore_graph::relabel::Relabelling;
+
     use super::*;
 
     #[test]
@@ -162,7 +148,8 @@ mod tests {
             for undirected in [false, true] {
                 let direction = undirected.into();
                 let topology = Topology::from_edges(&input, &relabelling, direction).unwrap();
-                assert_eq!(edges(&topology, &relabelling.external_of, undirected), expected);
+                let external = |node: u32| relabelling.external_of[node as usize];
+                assert_eq!(edges_of(&topology, undirected, external), expected);
             }
         }
         assert!(external_ids(&[1, 0]).is_ok());

@@ -2,12 +2,9 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
-use lodestore_client::ClientConfig;
 use lodestore_graph::sampler::Fanout;
-use lodestore_store::OpenOptions;
 use lodestore_trainer::config::{HopConfig, Merge, Migration, Roots};
 use lodestore_trainer::replay::Replay;
 use lodestore_trainer::report::EpochReport;
@@ -18,9 +15,9 @@ use super::cells::ModelShape;
 use super::rows::HopWay;
 use crate::link_emulation::{LinkSpec, ShapedRank, parse_delay, parse_rate};
 use crate::reproduce::groups::link_name;
-use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
+use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers, train_run};
 use lode_cli::child_servers::ChildServers;
-use lode_cli::commands::train::{Form, TierChoice, TrainRun, train_over_links};
+use lode_cli::commands::train::{TrainRun, train_over_links};
 use lode_cli::console::Console;
 use lode_cli::human;
 
@@ -72,8 +69,8 @@ pub(super) struct TrainPlan<'a> {
 /// All ways over one link.
 #[derive(Debug, Serialize)]
 pub(super) struct TimedLink {
-    rate_bits: f64,
-    delay_seconds: f64,
+    #[serde(flatten)]
+    spec: LinkSpec,
     fanouts: Vec<Fanout>,
     batch: usize,
     pub(super) runs: Vec<TimedRun>,
@@ -150,8 +147,7 @@ impl Timing<'_> {
             }
         }
         Ok(TimedLink {
-            rate_bits: spec.rate_bits,
-            delay_seconds: spec.delay.as_secs_f64(),
+            spec,
             fanouts: self.plan.fanouts.to_vec(),
             batch: self.plan.batch,
             runs: repeats.into_iter().map(middle_of).collect::<Result<_>>()?,
@@ -179,60 +175,45 @@ impl TrainPlan<'_> {
     /// Returns a run of `way` with rows from the graph's files, which measures nothing.
     pub(super) fn run(&self, graph: &Path, way: HopWay, workers: u32) -> TrainRun {
         let paper = HopConfig { migration: Migration::Paper, ..HopConfig::default() };
-        let (strategy, roots, hop) = match way {
-            HopWay::ModelCentric => (Strategy::Ondemand, Roots::Global, HopConfig::default()),
-            HopWay::Owned => (Strategy::Ondemand, Roots::Owned, HopConfig::default()),
-            HopWay::Home => (Strategy::Hop, Roots::Owned, HopConfig::default()),
-            HopWay::Micrographs => {
-                (Strategy::Hop, Roots::Owned, HopConfig { pregather: false, ..paper })
-            }
-            HopWay::Pregathered => (Strategy::Hop, Roots::Owned, paper),
-            HopWay::MergedMin => {
-                (Strategy::Hop, Roots::Owned, HopConfig { merge: Merge::Min, ..paper })
-            }
-            HopWay::MergedRandom => {
-                (Strategy::Hop, Roots::Owned, HopConfig { merge: Merge::Random, ..paper })
-            }
+        let hop = match way {
+            HopWay::ModelCentric | HopWay::Owned | HopWay::Home => HopConfig::default(),
+            HopWay::Micrographs => HopConfig { pregather: false, ..paper },
+            HopWay::Pregathered => paper,
+            HopWay::MergedMin => HopConfig { merge: Merge::Min, ..paper },
+            HopWay::MergedRandom => HopConfig { merge: Merge::Random, ..paper },
         };
-        TrainRun {
-            graph: graph.to_owned(),
-            connect: Vec::new(),
-            client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
-            store: OpenOptions::default(),
-            tiers: TierChoice::default(),
-            buffer: None,
-            profiles: Vec::new(),
-            train: TrainConfig {
-                strategy,
-                roots,
-                hop,
-                workers,
-                model: self.model.kind,
-                hidden: self.model.hidden,
-                fanouts: self.fanouts.to_vec(),
-                batch_size: self.batch,
-                seed: self.seed,
-                evaluate_every: 0,
-                measure_test: false,
-                ..TrainConfig::default()
-            },
-            keep_schedule: false,
-            log: None,
-            form: Form::default(),
-        }
+        let (strategy, roots) = match way {
+            HopWay::ModelCentric => (Strategy::Ondemand, Roots::Global),
+            HopWay::Owned => (Strategy::Ondemand, Roots::Owned),
+            _ => (Strategy::Hop, Roots::Owned),
+        };
+        let train = TrainConfig {
+            strategy,
+            roots,
+            hop,
+            workers,
+            model: self.model.kind,
+            hidden: self.model.hidden,
+            fanouts: self.fanouts.to_vec(),
+            batch_size: self.batch,
+            seed: self.seed,
+            evaluate_every: 0,
+            measure_test: false,
+            ..TrainConfig::default()
+        };
+        train_run(graph, Vec::new(), train)
     }
 }
 
 impl TimedLink {
     pub(super) fn name(&self) -> String {
-        let delay = Duration::from_secs_f64(self.delay_seconds);
-        link_name(LinkSpec { rate_bits: self.rate_bits, delay })
+        link_name(self.spec)
     }
 
     /// Returns the batches of a model.
     pub(super) fn batch_name(&self) -> String {
-        let fanouts: Vec<String> = self.fanouts.iter().map(ToString::to_string).collect();
-        format!("{} roots a model, fan-out {}", self.batch, fanouts.join(","))
+        let fanouts = human::joined(&self.fanouts, ",");
+        format!("{} roots a model, fan-out {fanouts}", self.batch)
     }
 
     pub(super) fn run(&self, way: HopWay) -> Option<&TimedRun> {
@@ -305,6 +286,8 @@ fn middle_of(mut repeats: Vec<TimedRun>) -> Result<TimedRun> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn run(way: HopWay, iteration_seconds: f64, losses: &[f64]) -> TimedRun {

@@ -1,6 +1,5 @@
 //! The report as Markdown: the paper's figures beside ours.
 
-mod ablation;
 mod massive;
 mod rapid;
 
@@ -9,15 +8,12 @@ use std::fmt::{self, Write};
 use super::groups::{FAST, GraphRuns, Group};
 use super::{Paper, Reproduction};
 
-/// Returns the whole report.
-pub(super) fn markdown(found: &Reproduction) -> String {
-    let mut text = String::new();
-    let written = match found.paper {
-        Paper::Rapidgnn => rapid::write(&mut text, found),
-        Paper::Massivegnn => massive::write(&mut text, found),
-    };
-    // Memory takes whatever is written to it.
-    written.map_or_else(|error| error.to_string(), |()| text)
+/// Writes the whole report.
+pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
+    match found.paper {
+        Paper::Rapidgnn => rapid::write(text, found),
+        Paper::Massivegnn => massive::write(text, found),
+    }
 }
 
 /// Returns the machine, the graphs and the settings of all runs.

@@ -5,7 +5,6 @@ use std::fmt::{self, Write};
 use super::super::groups::{FAST, GraphRuns, Group, SLOW};
 use super::super::runs::{Contestant, Run};
 use super::super::{Paper, Reproduction};
-use super::ablation::Explained;
 use super::{groups, setting, title};
 
 pub(super) fn write(text: &mut String, found: &Reproduction) -> fmt::Result {
@@ -97,7 +96,7 @@ fn step_times(text: &mut String, found: &Reproduction, link: &str) -> fmt::Resul
 fn averages(text: &mut String, found: &Reproduction, link: &str) -> fmt::Result {
     let rates = if link == FAST { found.rates() } else { vec![0.0] };
     for rate in rates {
-        let of_rate = |group: &&Group| link != FAST || group.rate_bits == rate;
+        let of_rate = |group: &&Group| link != FAST || group.spec.rate_bits == rate;
         let all: Vec<&Group> =
             groups(found, link).map(|(_, group)| group).filter(of_rate).collect();
         let calm: Vec<&Group> = all.iter().copied().filter(|group| !is_disturbed(group)).collect();
@@ -260,7 +259,7 @@ fn slowest_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Gro
 fn first_links(found: &Reproduction) -> impl Iterator<Item = (&GraphRuns, &Group)> {
     let is_first = |(graph, group): &(&GraphRuns, &Group)| {
         let mut same = graph.groups.iter().filter(|other| other.batch == group.batch);
-        same.next().is_some_and(|first| first.spec() == group.spec())
+        same.next().is_some_and(|first| first.spec == group.spec)
     };
     all_links(found).filter(is_first)
 }
@@ -281,4 +280,70 @@ const MOST_UNLIKE: f64 = 1.15;
 fn is_disturbed(group: &Group) -> bool {
     let base = group.runs[0].compute_seconds;
     group.runs.iter().any(|run| base > run.compute_seconds * MOST_UNLIKE)
+}
+
+/// The part of `rapid` that explains its speed-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Explained {
+    Prefetching,
+    Cache,
+    /// Each part alone does.
+    Either,
+    /// No part alone does.
+    Both,
+    /// There is no speed-up.
+    Nothing,
+}
+
+impl Explained {
+    /// Steps within this factor of each other are alike.
+    const NEAR: f64 = 1.05;
+
+    fn by(group: &Group) -> Self {
+        use Contestant::{Ondemand, Rapid, RapidCache, RapidPrefetch};
+        let steps = [Ondemand, RapidPrefetch, RapidCache, Rapid]
+            .map(|contestant| group.run(contestant).map_or(f64::INFINITY, |run| run.step_seconds));
+        Self::by_steps(steps)
+    }
+
+    /// Returns the part by seconds of a step with neither, prefetching, the cache, and both.
+    fn by_steps([neither, prefetching, cache, both]: [f64; 4]) -> Self {
+        let is_as_good = |alone: f64| alone <= both * Self::NEAR;
+        match (is_as_good(prefetching), is_as_good(cache)) {
+            _ if neither <= both * Self::NEAR => Self::Nothing,
+            (true, true) => Self::Either,
+            (true, false) => Self::Prefetching,
+            (false, true) => Self::Cache,
+            (false, false) => Self::Both,
+        }
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Prefetching => "prefetching alone",
+            Self::Cache => "the cache alone",
+            Self::Either => "either alone",
+            Self::Both => "both",
+            Self::Nothing => "no speed-up",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_explains_what_it_comes_near_alone() {
+        let by = Explained::by_steps;
+        assert_eq!(by([2.0, 1.04, 1.5, 1.0]), Explained::Prefetching);
+        assert_eq!(by([2.0, 0.9, 1.5, 1.0]), Explained::Prefetching, "more than both");
+        assert_eq!(by([2.0, 1.5, 1.05, 1.0]), Explained::Cache);
+        assert_eq!(by([2.0, 1.0, 1.0, 1.0]), Explained::Either);
+        assert_eq!(by([2.0, 1.1, 1.5, 1.0]), Explained::Both);
+        assert_eq!(by([1.04, 1.0, 1.0, 1.0]), Explained::Nothing);
+        assert_eq!(by([0.5, 1.0, 1.0, 1.0]), Explained::Nothing);
+    }
 }

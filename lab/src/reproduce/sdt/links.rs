@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_client::ClientConfig;
-use lodestore_store::{Graph, OpenOptions};
+use lodestore_store::Graph;
 use lodestore_trainer::{Strategy, TrainConfig};
 use serde::Serialize;
 
 use crate::link_emulation::LinkSpec;
-use crate::reproduce::runs::{DEADLINE, addresses, behind_links, start_servers};
-use lode_cli::commands::train::{Form, TierChoice, TrainRun, train};
+use crate::reproduce::convergence::Spread;
+use crate::reproduce::runs::{addresses, behind_links, start_servers, train_run};
+use lode_cli::commands::train::train;
 use lode_cli::console::Console;
 
 /// Epochs over one link.
@@ -77,30 +77,17 @@ pub(super) fn over_links(
 
 fn run(
     dir: &Path,
-    train_config: TrainConfig,
+    config: TrainConfig,
     connect: Vec<String>,
     console: &Console,
 ) -> Result<SdtLinkRun> {
-    let strategy = train_config.strategy;
-    let run = TrainRun {
-        graph: dir.to_owned(),
-        connect,
-        client: ClientConfig { deadline: DEADLINE, ..ClientConfig::default() },
-        store: OpenOptions::default(),
-        tiers: TierChoice::default(),
-        buffer: None,
-        profiles: Vec::new(),
-        train: train_config,
-        log: None,
-        form: Form::default(),
-        keep_schedule: false,
-    };
-    let epochs = train(&run, console)?.report.epochs;
+    let strategy = config.strategy;
+    let epochs = train(&train_run(dir, connect, config), console)?.report.epochs;
     let later = &epochs[1..];
     Ok(SdtLinkRun {
         strategy,
         first_seconds: epochs[0].seconds,
-        seconds: later.iter().map(|epoch| epoch.seconds).sum::<f64>() / later.len() as f64,
+        seconds: Spread::of(later.iter().map(|epoch| epoch.seconds)).mean,
         row_bytes: [epochs[0].remote_bytes, later[0].remote_bytes],
     })
 }

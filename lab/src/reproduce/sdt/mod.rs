@@ -4,20 +4,21 @@
 mod charts;
 mod learning;
 mod links;
-mod partitioners;
 mod report;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::fmt;
+use std::path::Path;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
+use lodestore_graph::partition::{
+    Algorithm, PartitionConfig, PartitionReport, SpringParams, partition,
+};
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
-use crate::link_emulation::{parse_delay, parse_rate};
-use crate::reproduce::cut::Source;
+use crate::link_emulation::parse_rate;
+use crate::reproduce::cut::{CutArgs, Source};
 use crate::reproduce::output::{Figures, OutputFolder};
 use lode_cli::console::Console;
 use lode_cli::flags::FanoutArgs;
@@ -25,7 +26,6 @@ use lode_cli::usage::UsageError;
 
 use learning::{Held, SdtLearning, SdtWay, WAYS, hold, learn};
 use links::{SdtLinkRuns, over_links};
-use partitioners::{Partitioned, compare};
 
 /// Set SDT-GNN's partitioner, its averages and its memory beside others.
 #[derive(Args)]
@@ -49,24 +49,12 @@ input, partitioners get the stream that the input is. Each way is trained with e
 A graph that was imported in two partitions or more is also trained through a server for each of them, over
 links of --rate. Writes report.md, charts and runs.json, after each graph, to --out.")]
 pub(crate) struct SdtFiguresArgs {
-    /// Folder of an imported graph with tensors feat, label and split; repeat for several.
-    #[arg(long, value_name = "DIR", required = true)]
-    graph: Vec<PathBuf>,
-    /// Folder of the report, which must not exist.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Partitions of partitioners and of memory.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "4,8,16",
           value_parser = clap::value_parser!(u16).range(2..=256))]
     parts: Vec<u16>,
-    /// Partitions that are trained on.
-    #[arg(long, value_name = "P", default_value_t = 4,
-          value_parser = clap::value_parser!(u16).range(2..=256))]
-    trained_parts: u16,
-    /// Runs of each way, each with first parameters, batches and dropout of its own.
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    seeds: u32,
     /// Epochs of each run.
     #[arg(long, value_name = "N", default_value_t = 20,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -83,22 +71,10 @@ pub(crate) struct SdtFiguresArgs {
     /// Width of its hidden rows.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
-    /// The optimiser's learning rate.
-    #[arg(long = "lr", value_name = "X", default_value_t = 0.01)]
-    learning_rate: f64,
-    /// Divide each feature row by the sum of its absolute values.
-    #[arg(long)]
-    normalize: bool,
-    /// Metric of test nodes: accuracy, f1-micro or roc-auc.
-    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
-    metric: Metric,
     /// Bits per second of links.
     #[arg(long, default_value = "100Mbit,1Gbit", value_name = "RATE,...", value_delimiter = ',',
           value_parser = parse_rate)]
     rate: Vec<f64>,
-    /// Delay of links.
-    #[arg(long, default_value = "100us", value_name = "TIME", value_parser = parse_delay)]
-    delay: Duration,
     /// Only the figures of partitioners and memory.
     #[arg(long)]
     no_training: bool,
@@ -133,22 +109,20 @@ impl SdtFiguresArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let usual = self.usual();
         usual.validate().map_err(UsageError::of)?;
-        let out = OutputFolder::new(&self.out)?;
-        let mut found = SdtFigures {
-            seeds: self.seeds,
+        let out = OutputFolder::new(&self.cut.out)?;
+        let found = SdtFigures {
+            seeds: self.cut.seeds,
             epochs: self.epochs,
             batch: self.batch,
             model: self.model,
-            metric: self.metric,
-            trained_parts: self.trained_parts,
+            metric: self.cut.metric,
+            trained_parts: self.cut.trained_parts,
             graphs: Vec::new(),
         };
-        for dir in &self.graph {
-            let graph = self.measure(dir, &usual, console)?;
-            found.graphs.push(graph);
-            out.write(&found)?;
-        }
-        out.report(&found, console)
+        out.report_each(&self.cut.graph, found, console, |found, dir| {
+            found.graphs.push(self.measure(dir, &usual, console)?);
+            Ok(())
+        })
     }
 
     /// Returns the settings that all ways share.
@@ -158,11 +132,11 @@ impl SdtFiguresArgs {
             model: self.model,
             fanouts: self.fanout.fanout.clone(),
             hidden: self.hidden,
-            learning_rate: self.learning_rate,
+            learning_rate: self.cut.learning_rate,
             epochs: self.epochs,
             batch_size: self.batch,
-            normalize: self.normalize,
-            metric: self.metric,
+            normalize: self.cut.normalize,
+            metric: self.cut.metric,
             ..TrainConfig::default()
         }
     }
@@ -203,24 +177,73 @@ impl SdtFiguresArgs {
         if self.no_training {
             return Ok(graph);
         }
-        let cut = source.cut(&refined(self.trained_parts))?;
+        let cut = source.cut(&refined(self.cut.trained_parts))?;
         for (done, way) in (0..).zip(WAYS) {
             console.at(&format!("{} {}", source.name, way.label()), done, WAYS.len() as u64);
             let cut = if way == SdtWay::Whole { &whole } else { &cut };
-            graph.learnt.push(learn(&source, cut, way, usual, self.seeds)?);
+            graph.learnt.push(learn(&source, cut, way, usual, self.cut.seeds)?);
             console.check_reader()?;
         }
-        graph.links = over_links(dir, usual, &self.rate, self.delay, console)?;
+        graph.links = over_links(dir, usual, &self.rate, self.cut.delay, console)?;
         Ok(graph)
     }
 }
 
 impl Figures for SdtFigures {
-    fn markdown(&self) -> String {
-        report::markdown(self)
+    fn write(&self, text: &mut String) -> fmt::Result {
+        report::write(text, self)
     }
 
     fn charts(&self) -> Result<Vec<(String, String)>> {
         charts::charts(self)
     }
+}
+
+/// Result of a partitioner on a graph.
+#[derive(Serialize)]
+struct Partitioned {
+    name: String,
+    parts: u16,
+    replication_factor: f64,
+    edge_cut: f64,
+    node_balance: f64,
+    seconds: f64,
+    /// SPRING: clusters of the clustering pass, and those left after merging.
+    clusters: Option<[u32; 2]>,
+}
+
+/// Returns SPRING as the paper has it, then refined, then its baselines.
+fn partitioners(n_parts: u16) -> Vec<(String, PartitionConfig)> {
+    let algorithms = Algorithm::all();
+    let is_spring = |algorithm: &&Algorithm| matches!(algorithm, Algorithm::Spring(_));
+    let spring = algorithms.iter().filter(is_spring).flat_map(|algorithm| {
+        [("spring", 0), ("spring, refined", 1)].map(|(name, refine_rounds)| {
+            let config = PartitionConfig::new(algorithm.clone(), n_parts);
+            (name.to_owned(), PartitionConfig { refine_rounds, ..config })
+        })
+    });
+    let others = algorithms.iter().filter(|algorithm| !is_spring(algorithm));
+    let others = others
+        .map(|algorithm| (algorithm.to_string(), PartitionConfig::new(algorithm.clone(), n_parts)));
+    spring.chain(others).collect()
+}
+
+/// Partitions `source` by all partitioners.
+fn compare(source: &Source, n_parts: u16) -> Result<Vec<Partitioned>> {
+    let one = |(name, config): (String, PartitionConfig)| {
+        let config = PartitionConfig { direction: source.undirected.into(), ..config };
+        let report = partition(&source.edges, source.n_nodes, &config)?.report;
+        let PartitionReport { replication_factor, edge_cut, node_balance, seconds, .. } = report;
+        let clusters = report.clusters.map(|counts| [counts.found, counts.merged]);
+        Ok(Partitioned {
+            name,
+            parts: n_parts,
+            replication_factor,
+            edge_cut,
+            node_balance,
+            seconds,
+            clusters,
+        })
+    };
+    partitioners(n_parts).into_iter().map(one).collect()
 }

@@ -4,19 +4,14 @@ use std::fmt::{self, Write};
 
 use super::learning::{SdtLearning, SdtWay};
 use super::{SdtFigures, SdtGraphFigures};
+use crate::reproduce::convergence::Spread;
 use lode_cli::human;
 
 /// Epoch from which on the paper has local models as accurate as gradients averaged.
 const SETTLED: usize = 10;
 
-/// Returns the whole report.
-pub(super) fn markdown(found: &SdtFigures) -> String {
-    let mut text = String::new();
-    // Memory takes whatever is written to it.
-    write(&mut text, found).map_or_else(|error| error.to_string(), |()| text)
-}
-
-fn write(text: &mut String, found: &SdtFigures) -> fmt::Result {
+/// Writes the whole report.
+pub(super) fn write(text: &mut String, found: &SdtFigures) -> fmt::Result {
     writeln!(text, "# SDT-GNN\n")?;
     for graph in &found.graphs {
         writeln!(
@@ -107,14 +102,14 @@ fn write_learnt(text: &mut String, graph: &SdtGraphFigures, found: &SdtFigures) 
     )?;
     let base = graph.learnt.iter().find(|learnt| learnt.way == SdtWay::Gradients);
     for learnt in &graph.learnt {
-        let [mean, least, most] = learnt.last();
+        let last = learnt.last().text(4);
         let best = learnt.means().into_iter().fold(0.0, f64::max);
         let gap = base.and_then(|base| learnt.gap(base)).map(|gap| format!("{:.2}", 100.0 * gap));
         let gap = gap.unwrap_or_default();
         let kept = learnt.kept_share.map(human::percent).unwrap_or_default();
         writeln!(
             text,
-            "| {} | {mean:.4} ({least:.4} to {most:.4}) | {best:.4} | {gap} | {kept} | {} | {} |",
+            "| {} | {last} | {best:.4} | {gap} | {kept} | {} | {} |",
             learnt.way.label(),
             human::bytes_f64(learnt.row_bytes),
             human::bytes_f64(learnt.synchronised_bytes)
@@ -154,17 +149,13 @@ impl SdtLearning {
     /// Returns the mean of the seeds after each epoch.
     pub(super) fn means(&self) -> Vec<f64> {
         let n_epochs = self.accuracies.first().map_or(0, Vec::len);
-        let mean = |epoch: usize| {
-            self.accuracies.iter().map(|of| of[epoch]).sum::<f64>() / self.accuracies.len() as f64
-        };
+        let mean = |epoch: usize| Spread::of(self.accuracies.iter().map(|of| of[epoch])).mean;
         (0..n_epochs).map(mean).collect()
     }
 
-    /// Returns mean, least and most of the seeds after the last epoch.
-    fn last(&self) -> [f64; 3] {
-        let last = || self.accuracies.iter().filter_map(|of| of.last().copied());
-        let least = last().fold(f64::INFINITY, f64::min);
-        [self.means().last().copied().unwrap_or(0.0), least, last().fold(0.0, f64::max)]
+    /// Returns the seeds after the last epoch.
+    fn last(&self) -> Spread {
+        Spread::of(self.accuracies.iter().filter_map(|of| of.last().copied()))
     }
 
     /// Returns the largest by which its mean is under that of `base`, once settled; none in shorter
@@ -190,7 +181,7 @@ mod tests {
         late.extend([0.6, 0.55, 0.65]);
         let found = learnt(SdtWay::Sdt, vec![late]);
         assert!((found.gap(&base).unwrap() - 0.05).abs() < 1e-12);
-        assert_eq!(base.last()[1..], [0.5, 0.7]);
+        assert_eq!(base.last().text(1), "0.6 (0.5 to 0.7)");
         let short = learnt(SdtWay::Sdt, vec![vec![0.1; 9]]);
         assert_eq!(short.gap(&base), None);
     }

@@ -17,26 +17,22 @@
 //! file or folder that is moved to another folder comes there and goes here, each on its own. Not
 //! simulated: two folders' order of events (none is assumed), damage of what was synced.
 
-mod content;
-mod dice;
 mod fault;
-mod folder;
-mod handle;
+mod loss;
 mod pairs;
 mod state;
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use fault::{Fault, Neglect, Operation, Plan};
 
 use super::{Access, Entry, FileReader, FileSystem, FileWriter, KeyValues};
-use content::Content;
-use folder::Folder;
-use handle::{CrashReader, CrashWriter};
+use loss::{Content, Folder};
 use pairs::Pairs;
 use state::{Node, NodeIdx, State};
 
@@ -204,6 +200,97 @@ impl FileSystem for CrashDevice {
                 Box::new(self.open_pairs(dir, access)?)
             }
         })
+    }
+}
+
+/// A file that is read; it stays readable when its name goes.
+#[derive(Debug)]
+struct CrashReader {
+    device: CrashDevice,
+    node: NodeIdx,
+    is_pinned: AtomicBool,
+}
+
+/// A file that is written.
+#[derive(Debug)]
+struct CrashWriter {
+    device: CrashDevice,
+    node: NodeIdx,
+}
+
+impl FileReader for CrashReader {
+    fn len_bytes(&self) -> io::Result<u64> {
+        let mut state = self.device.lock();
+        state.perform(Operation::Length, |state| Ok(state.content(self.node)?.bytes().len() as u64))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.device.lock();
+        let fault = state.strikes(Operation::Read)?;
+        let bytes = state.content(self.node)?.bytes();
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+        let mut n = buffer.len().min(bytes.len() - start);
+        match fault {
+            None => {}
+            // Never 0, which would mean the end.
+            Some(Fault::ShortRead) => n = n.div_ceil(2),
+            Some(fault) => return Err(fault.error()),
+        }
+        buffer[..n].copy_from_slice(&bytes[start..start + n]);
+        Ok(n)
+    }
+
+    fn as_file(&self) -> Option<&File> {
+        None
+    }
+
+    fn pin(&self) -> io::Result<()> {
+        let mut state = self.device.lock();
+        state.perform(Operation::Pin, |state| {
+            if !self.is_pinned.swap(true, Ordering::Relaxed) {
+                *state.n_pins(self.node)? += 1;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_pinned(&self) -> io::Result<bool> {
+        let mut state = self.device.lock();
+        state.perform(Operation::Pin, |state| {
+            let own = u32::from(self.is_pinned.load(Ordering::Relaxed));
+            Ok(*state.n_pins(self.node)? > own)
+        })
+    }
+}
+
+impl Drop for CrashReader {
+    fn drop(&mut self) {
+        if self.is_pinned.load(Ordering::Relaxed)
+            && let Ok(n_pins) = self.device.lock().n_pins(self.node)
+        {
+            *n_pins -= 1;
+        }
+    }
+}
+
+impl FileWriter for CrashWriter {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.device.lock();
+        let Some(fault) = state.strikes(Operation::Append)? else {
+            state.content(self.node)?.append(bytes);
+            return Ok(());
+        };
+        // What is refused has written something; what was lost with the power, anything.
+        let written = match fault {
+            Fault::PowerLoss => bytes.len(),
+            _ => state.dice.below(bytes.len() as u64 + 1) as usize,
+        };
+        state.content(self.node)?.append(&bytes[..written]);
+        Err(fault.error())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.device.sync_node(self.node)
     }
 }
 

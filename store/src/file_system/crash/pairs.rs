@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::dice::Dice;
 use super::fault::{Fault, Neglect, Operation};
+use super::loss::Dice;
 use super::state::{Node, NodeIdx, State};
 use super::{CrashDevice, Folder};
 use crate::file_system::{Access, Change, EachPair, KeyValues};
@@ -198,17 +198,6 @@ impl CrashPairs {
 impl KeyValues for CrashPairs {
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         Ok(self.map()?.get(key).cloned())
-    }
-
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        debug_assert!(keys.is_sorted(), "keys ascend");
-        let map = self.map()?;
-        for (position, key) in keys.iter().enumerate() {
-            if let Some(value) = map.get(key) {
-                found(position, value);
-            }
-        }
-        Ok(())
     }
 
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {

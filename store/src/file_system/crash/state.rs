@@ -3,10 +3,8 @@
 use std::io;
 use std::path::{Component, Path};
 
-use super::content::Content;
-use super::dice::Dice;
 use super::fault::{Fault, Neglect, Operation, Trigger};
-use super::folder::{Folder, NameChange, Names};
+use super::loss::{Content, Dice, Folder, NameChange, Names};
 use super::pairs::Pairs;
 
 /// Position of a node in [`State::nodes`].
@@ -85,24 +83,22 @@ impl State {
 
     /// Returns the node at `path`.
     pub(super) fn find(&self, path: &Path) -> io::Result<NodeIdx> {
+        self.walk(&names(path)?)
+    }
+
+    fn walk(&self, names: &[&str]) -> io::Result<NodeIdx> {
         let mut node = ROOT;
-        for name in names(path)? {
-            let found = self.folder(node)?.names().get(name);
-            node = *found.ok_or(io::ErrorKind::NotFound)?;
+        for name in names {
+            node = *self.folder(node)?.names().get(*name).ok_or(io::ErrorKind::NotFound)?;
         }
         Ok(node)
     }
 
     /// Returns the folder that holds, or will hold, the last name of `path`, and that name.
     pub(super) fn parent<'a>(&self, path: &'a Path) -> io::Result<(NodeIdx, &'a str)> {
-        let (name, above) = match names(path)?.split_last() {
-            Some((&name, above)) => (name, above.to_vec()),
-            None => return Err(io::ErrorKind::InvalidInput.into()),
-        };
-        let mut node = ROOT;
-        for name in above {
-            node = *self.folder(node)?.names().get(name).ok_or(io::ErrorKind::NotFound)?;
-        }
+        let names = names(path)?;
+        let (name, above) = names.split_last().ok_or(io::ErrorKind::InvalidInput)?;
+        let node = self.walk(above)?;
         self.folder(node)?;
         Ok((node, name))
     }

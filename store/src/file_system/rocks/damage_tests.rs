@@ -18,7 +18,7 @@ fn pairs(store: &Rocks) -> Pairs {
         pairs.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
     };
-    store.scan(b"", &mut each).unwrap();
+    store.scan_from(b"", &mut each).unwrap();
     pairs
 }
 

@@ -109,8 +109,7 @@ impl Rocks {
             let mut options = options(Replay::Whole)?;
             options.create_if_missing(true);
             options.set_error_if_exists(true);
-            let created = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
-            return created.map_err(failed);
+            return DB::open(&options, dir).map_err(failed);
         }
         if !dir.join("CURRENT").is_file() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "there is none (no file CURRENT)"));
@@ -129,9 +128,7 @@ impl Rocks {
     fn open_for_writing(dir: &Path) -> io::Result<DB> {
         let (read, replay) = Self::open_for_reading(dir)?;
         drop(read);
-        let options = options(replay)?;
-        let db = DB::open_cf_descriptors(&options, dir, [rows(&options)]);
-        db.map_err(|error| match is_locked(&error) {
+        DB::open(&options(replay)?, dir).map_err(|error| match is_locked(&error) {
             true => io::Error::new(io::ErrorKind::WouldBlock, error.into_string()),
             false => failed_to_open(error),
         })
@@ -203,7 +200,9 @@ impl Rocks {
     fn read_only(replay: Replay, dir: &Path, log_dir: &Path) -> io::Result<DB> {
         let mut options = options(replay)?;
         options.set_wal_dir(log_dir);
-        let db = DB::open_cf_descriptors_read_only(&options, dir, [rows(&options)], false);
+        // Without a name RocksDB would first try to open it as a store that has no logs.
+        let rows = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
+        let db = DB::open_cf_descriptors_read_only(&options, dir, [rows], false);
         db.map_err(failed_to_open)
     }
 }
@@ -211,20 +210,6 @@ impl Rocks {
 impl KeyValues for Rocks {
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.db()?.get(key).map_err(failed)
-    }
-
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        let db = self.db()?;
-        let Some(cf) = db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME) else {
-            return Err(io::Error::other("it has no default column family"));
-        };
-        let values = db.batched_multi_get_cf(cf, keys, true);
-        for (position, value) in values.into_iter().enumerate() {
-            if let Some(value) = value.map_err(failed)? {
-                found(position, &value);
-            }
-        }
-        Ok(())
     }
 
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
@@ -273,12 +258,6 @@ impl KeyValues for Rocks {
             db.compact_range(Some(from), Some(to));
         }
     }
-}
-
-/// Returns the one family of keys; only families that are named have a handle for batches of
-/// look-ups.
-fn rows(options: &Options) -> ColumnFamilyDescriptor {
-    ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone())
 }
 
 /// Names in a folder.

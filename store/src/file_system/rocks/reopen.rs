@@ -139,10 +139,6 @@ impl KeyValues for Reopening {
         self.read(|store| store.get(key))
     }
 
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        self.read(|store| store.get_sorted(keys, found))
-    }
-
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         self.read(|store| store.scan_from(key, each))
     }
@@ -185,13 +181,7 @@ impl KeyValues for Reopening {
 
 /// Returns the changes that give each key the value that it has in `store`, or none.
 fn undo_of(store: &Rocks, keys: &BTreeSet<Vec<u8>>) -> io::Result<Vec<Change>> {
-    let value = |key: &Vec<u8>| {
-        Ok(match store.get(key)? {
-            Some(value) => Change::Put(key.clone(), value),
-            None => Change::Delete(key.clone()),
-        })
-    };
-    keys.iter().map(value).collect()
+    keys.iter().map(|key| Ok(Change::set(key.clone(), store.get(key)?))).collect()
 }
 
 fn log_bytes(dir: &Path) -> io::Result<u64> {
@@ -325,7 +315,7 @@ mod tests {
                                 n_pairs += 1;
                                 std::ops::ControlFlow::Continue(())
                             };
-                            store.scan(b"", &mut each).unwrap();
+                            store.scan_from(b"", &mut each).unwrap();
                         }
                         n_pairs
                     })

@@ -102,9 +102,6 @@ impl KeyValues for DyingPairs {
     fn get(&self, key: &[u8]) -> io::Result<Option<Vec<u8>>> {
         self.pairs.get(key)
     }
-    fn get_sorted(&self, keys: &[Vec<u8>], found: &mut dyn FnMut(usize, &[u8])) -> io::Result<()> {
-        self.pairs.get_sorted(keys, found)
-    }
     fn scan_from(&self, key: &[u8], each: &mut EachPair<'_>) -> io::Result<()> {
         self.pairs.scan_from(key, each)
     }

@@ -33,7 +33,7 @@ use crate::graph::{Graph, META_FILE, TEMPORARY_SUFFIX, segment_file};
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_TENSORS;
 use crate::meta::GraphMeta;
-use crate::new_file::{discard, remove_if_there};
+use crate::new_file::{discard, remove_if_there, replace_file};
 use crate::quarantine::quarantine;
 use crate::reader::OpenOptions;
 use crate::segment::{SegmentIdentity, SegmentWriter};
@@ -81,8 +81,10 @@ impl GraphHandle {
     ) -> Result<NewTensor, StoreError> {
         self.check_new_tensor(&spec)?;
         if !self.coming().insert(spec.name.clone()) {
-            let reason = "another of this name is being written; end that first".to_owned();
-            return Err(StoreError::TensorRefused { tensor: spec.name, reason });
+            return Err(refused(
+                &spec.name,
+                "another of this name is being written; end that first",
+            ));
         }
         // What a drop that failed midway has left there: the new files have the same names.
         self.garbage().retain(|retired| !retired.is_of(&spec.name));
@@ -130,9 +132,7 @@ impl GraphHandle {
             }
         }
         // A new tensor of this name may have files of these names.
-        let (gone, kept) = std::mem::take(&mut *garbage).into_iter().partition(|it| it.is_of(name));
-        *garbage = kept;
-        let gone: Vec<Retired> = gone;
+        let gone: Vec<Retired> = garbage.extract_if(.., |it| it.is_of(name)).collect();
         gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
         Ok(graph)
     }
@@ -158,7 +158,7 @@ impl GraphHandle {
             "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
              its `lode transfer` to the end first, or remove that where the source still has the partition"
         );
-        Err(StoreError::TensorRefused { tensor: tensor.to_owned(), reason })
+        Err(refused(tensor, reason))
     }
 
     /// Returns the graph as its description is on disk now.
@@ -182,16 +182,15 @@ impl GraphHandle {
 
     fn check_new_tensor(&self, spec: &TensorSpec) -> Result<(), StoreError> {
         self.check_writable()?;
-        let refused =
-            |reason: String| StoreError::TensorRefused { tensor: spec.name.clone(), reason };
-        spec.check().map_err(|error| refused(error.to_string()))?;
+        let refused = |reason: &str| refused(&spec.name, reason);
+        spec.check().map_err(|error| refused(&error.to_string()))?;
         let stored = self.stored()?;
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
-            return Err(refused("the graph has a tensor of this name".to_owned()));
+            return Err(refused("the graph has a tensor of this name"));
         }
         self.check_all_open()?;
         if stored.meta().tensors.len() >= MAX_TENSORS {
-            return Err(refused(format!(
+            return Err(refused(&format!(
                 "the graph has {MAX_TENSORS} tensors, the most there may be"
             )));
         }
@@ -209,6 +208,10 @@ pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     let parts = graph.local_parts();
     let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &OpenOptions::default())?;
     live.drop_tensor(name)
+}
+
+fn refused(tensor: &str, reason: impl Into<String>) -> StoreError {
+    StoreError::TensorRefused { tensor: tensor.to_owned(), reason: reason.into() }
 }
 
 fn check_may_go(name: &str) -> Result<(), StoreError> {
@@ -260,7 +263,7 @@ impl NewTensor {
             self.open_next()?;
             let Some((writer, _, left)) = &mut self.open else {
                 let reason = format!("{} bytes came after the last node's row", bytes.len());
-                return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+                return Err(refused(&self.spec.name, reason));
             };
             let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
             writer.write_rows(&bytes[..n])?;
@@ -281,7 +284,7 @@ impl NewTensor {
         self.open_next()?;
         if self.rows_left() > 0 {
             let reason = format!("{} rows are missing", self.rows_left());
-            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            return Err(refused(&self.spec.name, reason));
         }
         let live = Arc::clone(&self.live);
         let _alone = live.commits();
@@ -290,8 +293,8 @@ impl NewTensor {
         let _uncopied = Uncopied::hold(&parts)?;
         let is_open = |(part, open): (&Arc<PartHandle>, &Arc<PartHandle>)| Arc::ptr_eq(part, open);
         if parts.len() != self.parts.len() || !self.parts.iter().zip(&parts).all(is_open) {
-            let reason = "partitions came or went while it was written; write it again".to_owned();
-            return Err(StoreError::TensorRefused { tensor: self.spec.name.clone(), reason });
+            let reason = "partitions came or went while it was written; write it again";
+            return Err(refused(&self.spec.name, reason));
         }
         let _no_arrival = live.hold_arrivals(&self.spec.name)?;
         // Opened before the switch: after it nothing can fail but records that the next start
@@ -299,9 +302,8 @@ impl NewTensor {
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         for staged in &self.written {
-            let recorded =
-                staged.part.catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &staged.record());
-            recorded?;
+            let (catalog, record) = (&staged.part.catalog, staged.record());
+            catalog.stage_tensor(&self.spec.name, FIRST_VERSION, &record)?;
         }
         let mut meta = live.stored()?.meta().clone();
         meta.tensors.push(self.spec.clone());
@@ -328,9 +330,7 @@ impl NewTensor {
     /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
     /// replacement may have failed after the switch.
     fn keep_if_listed(&mut self) {
-        let graph = &self.live.graph;
-        let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir());
-        if !stored.is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
+        if !self.live.stored().is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
             self.written.clear();
         }
     }
@@ -363,16 +363,7 @@ impl NewTensor {
 
     fn stage(&self, part: &Arc<PartHandle>) -> Result<Staged, StoreError> {
         let graph = &self.live.graph;
-        let range = graph.book().range(part.part);
-        let identity = SegmentIdentity {
-            graph: graph.uuid(),
-            segment: Uuid::new_v4(),
-            part: part.part,
-            version: FIRST_VERSION,
-            tensor: self.spec.clone(),
-            n_rows: range.end - range.start,
-            delta_of: None,
-        };
+        let identity = graph.segment_identity(part.part, &self.spec, FIRST_VERSION, Uuid::new_v4());
         let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
         let staged = Staged { part: Arc::clone(part), identity, file, digest };
         let path = graph.part_dir(part.part).join(&staged.file);
@@ -401,13 +392,7 @@ impl Staged {
     }
 
     fn record(&self) -> SegmentRecord {
-        SegmentRecord {
-            segment: self.identity.segment,
-            n_rows: self.identity.n_rows,
-            row_bytes: self.identity.tensor.row_bytes() as u32,
-            digest: self.digest,
-            file: self.file.clone(),
-        }
+        SegmentRecord::new(&self.identity, self.digest, self.file.clone())
     }
 
     /// Opens a whole file that no record names yet.
@@ -420,12 +405,14 @@ impl Staged {
         Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
     }
 
-    /// Moves a whole file to its name, durably.
+    /// Moves a whole file to its name, durably; removes it where that fails.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
-        device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"))?;
-        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+        let moved = device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"));
+        moved
+            .and_then(|()| device.sync(&dir).map_err(StoreError::io(&dir, "sync")))
+            .inspect_err(|_| self.remove(graph))
     }
 
     /// Removes what is written of it; the next opening for writing does it where that fails.
@@ -439,17 +426,8 @@ impl Staged {
 
 /// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
 fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
-    let (device, path) = (&**graph.device(), graph.dir().join(META_FILE));
-    let temporary = graph.dir().join(format!("{META_FILE}{TEMPORARY_SUFFIX}"));
-    remove_if_there(device, &temporary)?;
-    let write = |device: &dyn FileSystem| {
-        let mut file = device.create(&temporary)?;
-        file.append(meta.to_text().as_bytes())?;
-        file.sync()?;
-        device.replace(&temporary, &path)?;
-        device.sync(graph.dir())
-    };
-    write(device).map_err(StoreError::io(&path, "replace"))?;
+    let path = graph.dir().join(META_FILE);
+    replace_file(&**graph.device(), &path, meta.to_text().as_bytes())?;
     Graph::open_on(Arc::clone(graph.device()), graph.dir())
 }
 

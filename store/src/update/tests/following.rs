@@ -6,7 +6,7 @@ use lodestore_graph::PartId;
 
 use super::*;
 use crate::error::StoreError;
-use crate::follow::{FetchedFile, FollowedFolder, Manifest};
+use crate::follow::{FetchCheck, FetchedFile, FollowedFolder, Manifest};
 use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::PAGE_BYTES;
 use crate::transfer::Arrival;
@@ -57,7 +57,7 @@ impl Pair {
     /// Returns a copy of the writer as it is now, which continues in another way.
     fn restored(&self, at: &str) -> Arc<GraphHandle> {
         let dir = self.dir.path().join(at);
-        copy_dir(self.writer.dir(), &dir);
+        copy_dir(self.writer.graph().dir(), &dir);
         open(&dir, OpenMode::Write).unwrap()
     }
 
@@ -70,7 +70,8 @@ impl Pair {
             if !manifest.files().any(|it| it == name) {
                 continue;
             }
-            let begun = FetchedFile::begin_next(to, &manifest, name, n_bytes).unwrap();
+            let check = FetchCheck::ReadBack;
+            let begun = FetchedFile::begin_next(to, &manifest, name, n_bytes, check).unwrap();
             let Some(mut file) = begun else { continue };
             for _ in 0..pieces_max {
                 let mut piece = Vec::new();
@@ -186,7 +187,8 @@ fn files_of_another_history_take_the_place_of_none_that_is_served() {
     }
     let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
     assert!(manifest.files().any(|it| it == "feat.v2.delta"));
-    let refused = FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", 1).unwrap_err();
+    let (name, check) = ("feat.v2.delta", FetchCheck::ReadBack);
+    let refused = FetchedFile::begin_next(&follower, &manifest, name, 1, check).unwrap_err();
     assert!(matches!(refused, StoreError::FollowRefused { .. }), "{refused}");
     drop(follower);
     pair.assert_same(&pair.follower());
@@ -289,31 +291,32 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let mut bytes = Vec::new();
     assert!(files.read(at, 0, usize::MAX >> 1, &mut bytes).unwrap());
     let n_bytes = bytes.len() as u64;
-    let begin = || FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes).unwrap();
-    let finishes = [FetchedFile::finish, FetchedFile::finish_as_received];
+    let begin = |check| {
+        FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes, check).unwrap()
+    };
     // In the header, in each page of rows and tables, and in the footer.
     for (turn, damaged) in (100..bytes.len()).step_by(PAGE_BYTES as usize).enumerate() {
         bytes[damaged] ^= 4;
-        for finish in finishes {
-            let mut file = begin().unwrap();
+        for check in [FetchCheck::ReadBack, FetchCheck::AsReceived] {
+            let mut file = begin(check).unwrap();
             // Pieces end within pages.
             bytes.chunks(1000 + turn).for_each(|piece| file.append(piece).unwrap());
-            assert!(finish(file).is_err(), "byte {damaged}");
+            assert!(file.finish().is_err(), "byte {damaged}");
             assert!(follower.install(&manifest).is_err());
-            assert_eq!(begin().unwrap().n_bytes(), 0, "from its start");
+            assert_eq!(begin(check).unwrap().n_bytes(), 0, "from its start");
         }
         bytes[damaged] ^= 4;
     }
     // Cut off in the midst of pages, and continued each time.
     let mut come = 0;
     for cut in [PAGE_BYTES as usize - 1, bytes.len() - 1, bytes.len()] {
-        let mut file = begin().unwrap();
+        let mut file = begin(FetchCheck::AsReceived).unwrap();
         assert_eq!(file.n_bytes(), come as u64, "what has come is continued");
         file.append(&bytes[come..cut]).unwrap();
         come = cut;
     }
-    begin().unwrap().finish_as_received().unwrap();
-    assert!(begin().is_none(), "it has its name");
+    begin(FetchCheck::AsReceived).unwrap().finish().unwrap();
+    assert!(begin(FetchCheck::ReadBack).is_none(), "it has its name");
     pair.follow(&follower);
     pair.assert_same(&follower);
 }

@@ -20,11 +20,11 @@ fn segments(ring: &Ring) -> Vec<String> {
 fn stored_rows(live: &GraphHandle, version: u32) -> usize {
     let mut n_rows = 0;
     let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
-    let mut each = |_, _: &[u8]| {
+    let each = |_, _: &[u8]| {
         n_rows += 1;
-        std::ops::ControlFlow::Continue(())
+        Ok(std::ops::ControlFlow::Continue(()))
     };
-    tensor.catalog().scan_pending("feat", version, &mut each).unwrap();
+    tensor.catalog().scan_pending("feat", version, crate::row::RowIdx(0), each).unwrap();
     n_rows
 }
 

@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartId};
 
 use super::*;
 use crate::error::StoreError;
-use crate::follow::{FetchedFile, Manifest};
+use crate::follow::{FetchCheck, FetchedFile, Manifest};
 use crate::transfer::{Arrival, piece};
 use crate::update::{PartCopy, PartFiles};
 
@@ -26,7 +26,8 @@ pub(super) fn fetch(files: &PartFiles, arrival: &Arrival) {
         };
         if manifest.files().any(|it| it == name) {
             let graph = arrival.graph().unwrap();
-            let begun = FetchedFile::begin(&graph, manifest, name, n_bytes).unwrap();
+            let check = FetchCheck::ReadBack;
+            let begun = FetchedFile::begin(&graph, manifest, name, n_bytes, check).unwrap();
             let Some(mut file) = begun else { continue };
             while file.n_bytes() < n_bytes {
                 file.append(&read(file.n_bytes())).unwrap();
@@ -195,10 +196,10 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
     let mut copy = live.begin_copy(PART).unwrap();
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 3).unwrap();
     hand_over(&mut copy, &live, &arrival);
-    assert!(matches!(live.publish(2), Err(StoreError::Busy { .. })));
+    assert!(matches!(live.commit_through(2), Err(StoreError::Busy { .. })));
     copy.give_up().unwrap();
     copy.close(3).unwrap();
-    assert_eq!(live.publish(2).unwrap(), 2, "of the partitions that are left");
+    assert_eq!(live.commit_through(2).unwrap(), 2, "of the partitions that are left");
     arrival.take().unwrap();
 
     let other = open_part(&elsewhere(&ring), PART, OpenMode::Write);
@@ -206,7 +207,7 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
     let seqs = |tensor| seqs_of(&latest(&other), tensor, &ids).unwrap();
     let expected = |seq: &dyn Fn(usize) -> u8| (0..ids.len()).map(seq).collect::<Vec<u8>>();
     assert_eq!(seqs("feat"), expected(&|_| 0));
-    assert_eq!(other.publish(2).unwrap(), 2);
+    assert_eq!(other.commit_through(2).unwrap(), 2);
     assert_eq!(seqs("feat"), expected(&|at| u8::from(at < 30)));
     assert_eq!(seqs("mark"), expected(&|at| u8::from(at == 7 || at == 8)));
     assert_eq!(other.commit_version().unwrap(), 3);

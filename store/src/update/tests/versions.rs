@@ -93,7 +93,7 @@ fn rows_are_visible_when_published_and_a_commit_that_was_cut_off_ends_the_same()
     let live = writer(&ring);
     assert_eq!(seqs(&latest(&live), "feat")[3], 0, "not published yet");
     for _ in 0..2 {
-        assert_eq!(live.publish(2).unwrap(), 2);
+        assert_eq!(live.commit_through(2).unwrap(), 2);
         let found = seqs(&latest(&live), "feat");
         assert_eq!((found[3], found[40]), (1, 1), "what was put after is not in it");
     }

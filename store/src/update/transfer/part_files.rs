@@ -40,8 +40,7 @@ impl GraphHandle {
     /// Returns the committed version of a partition with its files, `graph.toml` and the lists of
     /// edges among them.
     pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
-        let open = self.now().get(part.index()).cloned().flatten();
-        let open = open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })?;
+        let open = self.open_part(part)?;
         let (version, tensors) = one_version(&open)?;
         let mut files = open_lists(&self.graph, part)?;
         let mut layers = Vec::new();
@@ -105,7 +104,13 @@ impl PartFiles {
             let reason = format!("there is no file {at}, only {}", self.files.len());
             return Err(StoreError::FollowRefused { part: self.manifest.part(), reason });
         };
-        file.read(offset, limit, out)
+        let left = file.n_bytes.saturating_sub(offset);
+        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
+        let start = out.len();
+        out.resize(start + n_bytes, 0);
+        let read = file.file.read_exact_at(&mut out[start..], offset);
+        read.map_err(StoreError::io(&file.path, "read"))?;
+        Ok(n_bytes as u64 == left)
     }
 }
 
@@ -129,15 +134,7 @@ fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
     let record = |layer: &Layer| {
         let segment = layer.segment();
         let file = segment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (identity, digest) = (segment.identity(), *segment.digest());
-        let row_bytes = u32::try_from(identity.tensor.row_bytes()).unwrap_or(u32::MAX);
-        SegmentRecord {
-            segment: identity.segment,
-            n_rows: identity.n_rows,
-            row_bytes,
-            digest,
-            file,
-        }
+        SegmentRecord::new(segment.identity(), *segment.digest(), file)
     };
     let base = tensor.base();
     let delta = |layer: &Arc<Layer>| DeltaRecord {
@@ -158,20 +155,6 @@ fn open_lists(graph: &Graph, part: PartId) -> Result<Vec<OpenFile>, StoreError> 
     let lists = lists.into_iter().filter(|path| graph.device().exists(path));
     let paths = std::iter::once(graph.dir().join(META_FILE)).chain(lists);
     paths.map(|path| open_file(graph, path)).collect()
-}
-
-impl OpenFile {
-    /// Appends to `out` what the file has from `offset` on, at most `limit` bytes; `true` when that
-    /// is its end.
-    fn read(&self, offset: u64, limit: usize, out: &mut Vec<u8>) -> Result<bool, StoreError> {
-        let left = self.n_bytes.saturating_sub(offset);
-        let n_bytes = usize::try_from(left).unwrap_or(limit).min(limit);
-        let start = out.len();
-        out.resize(start + n_bytes, 0);
-        let read = self.file.read_exact_at(&mut out[start..], offset);
-        read.map_err(StoreError::io(&self.path, "read"))?;
-        Ok(n_bytes as u64 == left)
-    }
 }
 
 fn open_file(graph: &Graph, path: PathBuf) -> Result<OpenFile, StoreError> {

@@ -110,23 +110,19 @@ impl Stretch {
             self.next += rows.len() as u32;
             return Ok((rows, bytes));
         }
-        let mut fault = None;
-        let (version, first) = (self.version, RowIdx(self.next));
-        part.catalog.scan_pending_from(&spec.name, version, first, &mut |row, value| {
+        let version = self.version;
+        part.catalog.scan_pending(&spec.name, version, RowIdx(self.next), |row, value| {
             if value.len() != row_bytes {
-                fault = Some((row, value.len()));
-                return ControlFlow::Break(());
+                let found = value.len();
+                let reason = format!("expected {row_bytes} bytes, as it was put, found {found}");
+                let (dir, tensor) = (part.catalog.dir().to_owned(), spec.name.clone());
+                return Err(StoreError::DamagedPending { dir, tensor, version, row, reason });
             }
             rows.push(row.0);
             bytes.extend_from_slice(value);
-            if rows.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            let is_full = rows.len() == most;
+            Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
-        if let Some((row, found)) = fault {
-            let reason = format!("expected {row_bytes} bytes, as it was put, found {found}");
-            let (dir, tensor) = (part.catalog.dir().to_owned(), spec.name.clone());
-            let version = self.version;
-            return Err(StoreError::DamagedPending { dir, tensor, version, row, reason });
-        }
         self.next = rows.last().map_or(self.next, |last| last.saturating_add(1));
         Ok((rows, bytes))
     }

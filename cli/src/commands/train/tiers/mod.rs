@@ -6,7 +6,7 @@ mod report;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use lodestore_cache::bypass::BypassSettings;
 use lodestore_cache::device::Device;
 use lodestore_cache::memory_budget::Reservation;
@@ -24,8 +24,8 @@ use lodestore_trainer::config::Fetch;
 
 use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
-use crate::flags::parse_size;
-use crate::usage::UsageError;
+use crate::flags::{InclusionArg, parse_size};
+use crate::usage::{UsageError, refuse_given};
 pub use report::TierReport;
 
 /// Pulls of a round of `--bypass` under `full`.
@@ -72,7 +72,7 @@ pub(super) struct TierArgs {
     /// both may have a row. With `exclusive` a row that moves up leaves the host, and one that a
     /// device releases comes down.
     #[arg(long, value_enum, value_name = "I")]
-    levels: Option<LevelInclusion>,
+    levels: Option<InclusionArg>,
     /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
     /// was pulled. It is for graphs that are updated meanwhile; 0 is for each batch again. Without
     /// it a row is kept as it was.
@@ -82,13 +82,6 @@ pub(super) struct TierArgs {
     /// 0 for never [default: 0.05].
     #[arg(long, value_name = "SHARE")]
     bypass: Option<f64>,
-}
-
-/// [`Inclusion`] as a flag.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LevelInclusion {
-    Inclusive,
-    Exclusive,
 }
 
 /// Bytes for rows.
@@ -165,11 +158,9 @@ impl TierArgs {
         if self.levels.is_some() && (host.is_none() || device.is_none()) {
             return Err(UsageError::new("--levels is for --device-tier over --tier; give both"));
         }
-        let has_tier = host.is_some() || device.is_some();
-        let used = [("--max-age", self.max_age.is_some()), ("--bypass", self.bypass.is_some())];
-        if let (false, Some((name, _))) = (has_tier, used.iter().find(|(_, used)| *used)) {
-            let message = format!("{name} is for --tier and --device-tier; give one of them");
-            return Err(UsageError::new(message));
+        if host.is_none() && device.is_none() {
+            let used = [("--max-age", self.max_age.is_some()), ("--bypass", self.bypass.is_some())];
+            refuse_given(&used, "is for --tier and --device-tier; give one of them")?;
         }
         if is_full && self.max_age.is_some() {
             return Err(UsageError::new(
@@ -177,10 +168,7 @@ impl TierArgs {
                  the age of rows of layers",
             ));
         }
-        let inclusion = match self.levels {
-            Some(LevelInclusion::Exclusive) => Inclusion::Exclusive,
-            Some(LevelInclusion::Inclusive) | None => Inclusion::Inclusive,
-        };
+        let inclusion = self.levels.map(Inclusion::from).unwrap_or_default();
         let mut bypass = bypass(self.bypass)?;
         if let Some(settings) = bypass.as_mut().filter(|_| is_full) {
             // A pull has what a partition needs in an epoch, not a batch.

@@ -2,11 +2,12 @@
 
 use lodestore_cache::PolicyKind;
 use lodestore_cache::directory::TierStats;
-use lodestore_cache::two_level::{Inclusion, TwoLevelStats};
+use lodestore_cache::two_level::TwoLevelStats;
 use serde::Serialize;
 
 use super::Tiers;
 use crate::candidates::RuleReport;
+use crate::flags::inclusion_name;
 
 /// Counters of the tiers.
 #[derive(Clone, Debug, Serialize)]
@@ -49,10 +50,7 @@ impl Tiers {
                 self.devices.iter().map(|device| device.stats()).collect();
             let rows = self.devices.iter().map(|device| device.n_slots().into()).max();
             let sum = sum(all.iter().map(|levels| levels.device));
-            let levels = self.host.as_ref().map(|_| match self.choice.inclusion {
-                Inclusion::Inclusive => "inclusive",
-                Inclusion::Exclusive => "exclusive",
-            });
+            let levels = self.host.as_ref().map(|_| inclusion_name(self.choice.inclusion));
             let rows = rows.unwrap_or_default();
             reports.push(TierReport {
                 levels,

@@ -1,28 +1,24 @@
 //! `lode quickstart`: generate, import, serve, train twice, compare.
 
-mod by_hand;
-mod comparison;
-
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_client::ClientConfig;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_import::{ImportConfig, ImportReport};
-use lodestore_store::OpenOptions;
+use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
 
 use super::generate::{GenerateConfig, GenerateReport, generate};
 use super::import::import;
-use super::train::{Form, TierChoice, TrainRun, Trained, train};
-use crate::console::Console;
-use crate::human;
-use crate::interrupt::RemovedOnInterrupt;
-
+use super::train::{TrainRun, Trained, train};
 use crate::child_servers::{self, ChildServers};
+use crate::console::Console;
+use crate::human::{self, joined};
+use crate::interrupt::RemovedOnInterrupt;
+use crate::table::Table;
 
 /// Partitions, and workers: one each.
 const PARTS: u16 = 4;
@@ -33,6 +29,8 @@ const CLASSES: u32 = 16;
 const SEED: u64 = 1;
 /// Roots per batch of a worker.
 const BATCH: usize = 256;
+/// Port of the first server; the others follow.
+const FIRST_PORT: usize = 7171;
 /// Folders below the one of everything.
 const RAW: &str = "raw";
 const GRAPH: &str = "graph";
@@ -170,7 +168,7 @@ impl QuickstartArgs {
             seconds: start.elapsed().as_secs_f64(),
             kept: !config.cleanup,
         };
-        console.report(&report, |report| comparison::text(report, &config))
+        console.report(&report, |report| text(report, &config))
     }
 }
 
@@ -181,19 +179,8 @@ fn run_strategy(
     console: &Console,
 ) -> Result<TrainReport> {
     let start = Instant::now();
-    let run = TrainRun {
-        graph: config.import.out.clone(),
-        connect: servers.addresses(),
-        client: ClientConfig::default(),
-        store: OpenOptions::default(),
-        tiers: TierChoice::default(),
-        buffer: None,
-        profiles: Vec::new(),
-        train: TrainConfig { strategy, ..config.train.clone() },
-        log: None,
-        form: Form::default(),
-        keep_schedule: false,
-    };
+    let train_config = TrainConfig { strategy, ..config.train.clone() };
+    let run = TrainRun::new(config.import.out.clone(), servers.addresses(), train_config);
     let Trained { report, .. } = train(&run, console)?;
     let text = format!(
         "{strategy}: {} epochs of {} steps, 4 workers, rows through the servers",
@@ -231,4 +218,124 @@ fn imported_text(graph: &ImportReport) -> String {
 
 fn same_bits(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+/// Returns the whole answer.
+fn text(report: &QuickstartReport, config: &QuickstartConfig) -> String {
+    let place = if report.kept {
+        format!("Kept in {}: raw/ (the .npy files), graph/ (the import), server logs", report.dir)
+    } else {
+        "The files were removed (--cleanup)".to_owned()
+    };
+    format!(
+        "\n{}\n\n{}\n\n{place}. Took {}.\n\nThe same by hand:\n\n{}",
+        table(&report.ondemand, &report.rapid),
+        verdict(report),
+        human::seconds(report.seconds),
+        commands(config),
+    )
+}
+
+fn table(ondemand: &TrainReport, rapid: &TrainReport) -> Table {
+    let mut table = Table::new(["", "ondemand", "rapid"]);
+    let mut row = |name: &str, figure: &dyn Fn(&TrainReport) -> String| {
+        table.row([name.to_owned(), figure(ondemand), figure(rapid)]);
+    };
+    row("test accuracy", &|r| human::accuracy(r.test_accuracy));
+    row("final loss", &|r| r.epochs.last().map_or_else(String::new, |e| format!("{:.6}", e.loss)));
+    row("seconds per epoch", &|r| format!("{:.2}", mean(r, |e| e.seconds)));
+    row("ms per step", &|r| format!("{:.1}", r.mean_step_seconds * 1e3));
+    row("remote rows per step", &|r| human::count(r.remote_rows_per_step.round() as u64));
+    row("remote MB per step", &|r| format!("{:.2}", r.remote_bytes_per_step / 1e6));
+    row("hit rate", &|r| human::percent(mean(r, |e| e.hit_rate)));
+    row("wait share", &|r| human::percent(wait_share(r)));
+    row("MB of kept rows and window", &|r| format!("{:.1}", r.memory_measured_bytes as f64 / 1e6));
+    row("setup seconds", &|r| format!("{:.2}", r.setup_seconds));
+    table
+}
+
+fn verdict(report: &QuickstartReport) -> String {
+    let n_steps = human::count(report.ondemand.step_losses.len() as u64);
+    let losses = if report.losses_identical {
+        format!("Losses are bit-identical at all {n_steps} steps")
+    } else {
+        format!("LOSSES DIFFER somewhere in {n_steps} steps, which must not be")
+    };
+    let saved = report.ondemand.remote_bytes_per_step / report.rapid.remote_bytes_per_step;
+    format!("{losses}; rapid moved {saved:.1} times fewer remote bytes.")
+}
+
+/// Returns the time in which a worker had no batch to train on, as a share of the epochs.
+fn wait_share(report: &TrainReport) -> f64 {
+    let sum = |figure: fn(&EpochReport) -> f64| -> f64 { report.epochs.iter().map(figure).sum() };
+    sum(|epoch| epoch.wait_seconds) / sum(|epoch| epoch.seconds).max(1e-9)
+}
+
+fn mean(report: &TrainReport, figure: fn(&EpochReport) -> f64) -> f64 {
+    let sum: f64 = report.epochs.iter().map(figure).sum();
+    sum / report.epochs.len().max(1) as f64
+}
+
+/// Returns the commands to paste into a shell to do the same in a fresh folder.
+fn commands(config: &QuickstartConfig) -> String {
+    let mut lines = vec!["cd \"$(mktemp -d)\"".to_owned()];
+    lines.extend(path_line());
+    lines.push(generate_line(config));
+    lines.push(import_line(config));
+    let mut connect = String::new();
+    for (parts, port) in SERVED.iter().zip(FIRST_PORT..) {
+        let parts = joined(*parts, ",");
+        lines.push(format!(
+            "lode serve graph --parts {parts} --listen 127.0.0.1:{port} --shards 1 &"
+        ));
+        connect.push_str(&format!(" --connect 127.0.0.1:{port}"));
+    }
+    lines.push("sleep 1".to_owned());
+    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
+        lines.push(train_line(config, strategy, &connect));
+    }
+    lines.push("kill %1 %2; wait".to_owned());
+    joined(lines.iter().map(|line| format!("  {line}")), "\n")
+}
+
+/// Lets the shell find this program, unless it did.
+fn path_line() -> Option<String> {
+    let typed = std::env::args_os().next()?;
+    if typed == "lode" {
+        return None;
+    }
+    let program = std::env::current_exe().ok()?;
+    Some(format!("PATH='{}':$PATH", program.parent()?.display()))
+}
+
+fn generate_line(config: &QuickstartConfig) -> String {
+    let (recipe, dim) = (&config.generate.recipe, config.generate.dim);
+    format!(
+        "lode generate --nodes {} --degree {} --dim {dim} --classes {} --seed {} --out raw",
+        recipe.n_nodes, recipe.mean_degree, recipe.n_classes, recipe.seed,
+    )
+}
+
+fn import_line(config: &QuickstartConfig) -> String {
+    let import = &config.import;
+    let mut line = "lode import --edges raw/edges.npy --undirected".to_owned();
+    for tensor in &import.tensors {
+        let file = tensor.file.file_name().map_or(tensor.file.as_path(), Path::new);
+        line.push_str(&format!(" \\\n      --tensor {}=raw/{}", tensor.name, file.display()));
+    }
+    let (n_parts, partitioner) = (import.partition.n_parts, &import.partition.algorithm);
+    format!("{line} \\\n      --parts {n_parts} --partitioner {partitioner} --out graph")
+}
+
+fn train_line(config: &QuickstartConfig, strategy: Strategy, connect: &str) -> String {
+    let train = &config.train;
+    let hot = match strategy {
+        Strategy::Rapid => format!(" --hot {}", train.n_hot),
+        _ => String::new(),
+    };
+    format!(
+        "lode train --graph graph{connect} \\\n      --strategy {strategy} --workers {} \
+         --epochs {} --batch {} --evaluate-every {} --seed {}{hot}",
+        train.workers, train.epochs, train.batch_size, train.evaluate_every, train.seed,
+    )
 }

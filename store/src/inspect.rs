@@ -1,22 +1,21 @@
 //! Figures of a graph.
 
-mod codec;
-
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::codec::SampledTable;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::plan::DiskProfile;
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::probe::{ProbeCell, StoredProfile};
-use crate::reader::{available_memory_bytes, choose};
+use crate::reader::{PreadReader, RowReader, available_memory_bytes, choose};
+use crate::row::RowIdx;
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
 use crate::update::{OpenedPart, OpenedTensor};
-pub use codec::CodecSummary;
-use codec::TensorRows;
 
 /// A graph at a glance; the keys of `lode inspect --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -79,7 +78,7 @@ impl DiskSummary {
 }
 
 /// A tensor at a glance.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TensorSummary {
     /// Name.
     pub name: String,
@@ -100,7 +99,7 @@ pub struct TensorSummary {
 }
 
 /// A partition at a glance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PartSummary {
     /// Partition.
     pub part: u16,
@@ -141,10 +140,8 @@ pub fn inspect(graph: &Graph) -> Result<GraphSummary, StoreError> {
         let mut summary = PartSummary {
             part: part.0,
             nodes: range.end - range.start,
-            bytes: 0,
             present: dir.is_dir(),
-            version: 0,
-            layers: Vec::new(),
+            ..PartSummary::default()
         };
         if summary.present {
             let opened = OpenedPart::to_read(graph, part)?;
@@ -193,18 +190,12 @@ impl TensorSummary {
             name: tensor.name.clone(),
             dtype: tensor.dtype.to_string(),
             width: tensor.width,
-            codec: String::new(),
-            codec_choice: CodecSummary::default(),
-            bytes: 0,
-            delta_rows: 0,
-            pending_rows: 0,
+            ..Self::default()
         }
     }
 
     fn add(&mut self, found: &OpenedTensor, layers: &LayerSummary) {
-        let deltas = found.deltas.iter().map(|(_, delta)| delta).chain(&found.prepared);
-        let files = deltas.chain([&found.segment]);
-        self.bytes += files.map(|file| file.layout().file_bytes()).sum::<u64>();
+        self.bytes += found.segments().map(|file| file.layout().file_bytes()).sum::<u64>();
         self.delta_rows += layers.delta_rows.iter().sum::<u64>();
         self.pending_rows += layers.pending_rows;
         let codec = found.segment.codec().name();
@@ -240,6 +231,82 @@ fn device_of(graph: &Graph) -> DiskSummary {
         measured_unix_s: stored.as_ref().map(|stored| stored.measured_unix_s),
         fault,
         cells: stored.map_or_else(Vec::new, |stored| stored.cells),
+    }
+}
+
+/// The codec that an import would take now, by a sample of the rows that are here.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CodecSummary {
+    /// Bytes of its rows on this machine as they are.
+    pub raw_bytes: u64,
+    /// Bytes of them in compressed groups; `null` without a sample.
+    pub zstd_bytes: Option<u64>,
+    /// Bytes of rows that one thread unpacks per second; `null` without a sample.
+    pub decode_bytes_per_s: Option<f64>,
+    /// Seconds of a random row where all are raw; `null` without a sample.
+    pub raw_row_seconds: Option<f64>,
+    /// Seconds of a random row where all are compressed; `null` without a sample.
+    pub zstd_row_seconds: Option<f64>,
+    /// `raw` or `zstd`; `null` where the sample cannot be read, and where no rows are here.
+    pub auto: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The segments of a tensor that are here, as they are found.
+#[derive(Debug, Default)]
+struct TensorRows {
+    raw_bytes: u64,
+    longest: Option<Arc<Segment>>,
+}
+
+impl TensorRows {
+    fn add(&mut self, segment: Segment) {
+        let layout = segment.layout();
+        self.raw_bytes += u64::from(layout.n_rows()) * layout.row_bytes() as u64;
+        if self.longest.as_ref().is_none_or(|it| it.layout().n_rows() < layout.n_rows()) {
+            self.longest = Some(Arc::new(segment));
+        }
+    }
+
+    /// Judges by a sample of the longest segment, read from a disk of this profile.
+    fn summary(self, disk: DiskProfile) -> CodecSummary {
+        let raw_bytes = self.raw_bytes;
+        let without = |auto: Option<&str>, reason: String| {
+            let auto = auto.map(str::to_owned);
+            CodecSummary { raw_bytes, auto, reason, ..CodecSummary::default() }
+        };
+        let Some(segment) = self.longest else {
+            return without(None, "no rows are on this machine".to_owned());
+        };
+        let (n_rows, row_bytes) = (segment.layout().n_rows(), segment.layout().row_bytes());
+        let table = SampledTable::new(segment.path().to_owned(), n_rows, row_bytes, disk);
+        let table = SampledTable { table_bytes: raw_bytes, ..table };
+        if let Some(reason) = table.raw_anyway() {
+            return without(Some("raw"), reason.to_owned());
+        }
+        let assessed = PreadReader::open(segment).and_then(|reader| {
+            let (mut rows, mut plan) = (Vec::new(), ReadPlan::default());
+            table.assess::<StoreError>(|first, sample| {
+                let n_rows = (sample.len() / row_bytes) as u32;
+                rows.clear();
+                rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
+                reader.gather(&rows, &disk, &mut plan, sample)
+            })
+        });
+        match assessed {
+            Err(error) => without(None, error.to_string()),
+            Ok(None) => without(Some("raw"), String::new()),
+            Ok(Some((case, verdict))) => CodecSummary {
+                raw_bytes,
+                zstd_bytes: Some(case.zstd_bytes),
+                decode_bytes_per_s: Some(case.decode_bytes_per_s),
+                raw_row_seconds: Some(verdict.raw_row_s),
+                zstd_row_seconds: Some(verdict.zstd_row_s),
+                auto: Some(verdict.codec.name().to_owned()),
+                reason: verdict.reason,
+            },
+        }
     }
 }
 

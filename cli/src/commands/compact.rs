@@ -1,13 +1,12 @@
 //! `lode compact`: what was put and committed goes into the graph's files.
 
-mod servers;
-
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
+use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::PartId;
 use lodestore_store::compact::Compacted;
 use lodestore_store::update::Folding;
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::local_parts::{list, local_parts, remote_parts};
+use crate::local_parts::{line_of, local_parts, remote_parts};
 use crate::security_args::SecurityArgs;
 use crate::table::Table;
 
@@ -71,11 +70,29 @@ struct CompactReport {
     tensors: Vec<Compacted>,
 }
 
+/// Output of `--connect --json`.
+#[derive(Serialize)]
+struct ServersReport {
+    servers: Vec<ServerReport>,
+    seconds: f64,
+    /// Whether it was waited for, and is done.
+    done: bool,
+}
+
+#[derive(Serialize)]
+struct ServerReport {
+    address: String,
+    /// Committed version.
+    version: u32,
+    /// Rows of deltas that there were.
+    rows: u64,
+}
+
 impl CompactArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         match &self.graph {
             Some(folder) => self.compact_files(folder, console),
-            None => servers::compact(&self.connect, self.security.read()?, self.no_wait, console),
+            None => self.compact_servers(console),
         }
     }
 
@@ -103,13 +120,33 @@ impl CompactArgs {
         };
         console.report(&report, text)
     }
+
+    /// Has servers compact, and waits for them by default.
+    fn compact_servers(&self, console: &Console) -> Result<()> {
+        let config = ClientConfig { security: self.security.read()?, ..ClientConfig::default() };
+        let client = Client::connect(&self.connect, config)?;
+        let start = Instant::now();
+        let before = client.stats()?;
+        let runs = client.compact()?;
+        if !self.no_wait {
+            client.wait_for_compactions(&runs, &mut console.progress("compact"))?;
+        }
+        let servers = before.into_iter().map(|(address, stats)| ServerReport {
+            address: address.to_string(),
+            version: stats.updates.version,
+            rows: stats.updates.committed_rows,
+        });
+        let report = ServersReport {
+            servers: servers.collect(),
+            seconds: start.elapsed().as_secs_f64(),
+            done: !self.no_wait,
+        };
+        console.report(&report, text_of_servers)
+    }
 }
 
 fn text(report: &CompactReport) -> String {
-    let absent = match &report.absent[..] {
-        [] => String::new(),
-        parts => format!("\nnot on this machine: partitions {}", list(parts)),
-    };
+    let absent = line_of("not on this machine", &report.absent, "");
     if report.rows == 0 {
         return format!("{}: nothing to fold at version {}{absent}", report.graph, report.version);
     }
@@ -137,4 +174,18 @@ fn text(report: &CompactReport) -> String {
         human::seconds(report.seconds),
         report.version,
     )
+}
+
+fn text_of_servers(report: &ServersReport) -> String {
+    let lines = report.servers.iter().map(|server| {
+        let rows = human::counted(server.rows, "row");
+        let (address, version) = (&server.address, server.version);
+        if report.done {
+            let time = human::seconds(report.seconds);
+            format!("{address}: {rows} folded in {time}, version {version}")
+        } else {
+            format!("{address}: folds {rows}, version {version}; `lode stat {address}` reports it")
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -112,7 +112,8 @@ fn import(dir: &Path, place: &str, source: &dyn TensorSource, codec: CodecChoice
 
 fn reader(graph: &Path) -> MappedReader {
     let graph = Graph::open(graph).expect("the graph opens");
-    graph.reader(PartId(0), "feat").expect("the segment maps")
+    let segment = graph.segment(PartId(0), "feat").expect("the segment opens");
+    MappedReader::open(segment).expect("the segment maps")
 }
 
 /// f32 elements of which one in this many is a small integer and the others are 0.

@@ -204,7 +204,7 @@ impl Figures {
         );
     }
 
-    /// Does as [`ReadPlan::ideal_seconds`], of all plans together.
+    /// Returns the physical limit of all plans together: the sum of 1 / IOPS + bytes / bandwidth.
     fn ideal_seconds(&self, profile: &DiskProfile) -> f64 {
         self.n_extents as f64 / profile.iops
             + self.read_bytes as f64 / profile.bandwidth_bytes_per_s

@@ -57,16 +57,13 @@ fn sum(edges: &dyn EdgeStream) -> u64 {
 fn write_files(dir: &Path, ids: &[u32]) {
     let n_edges = ids.len() as u64 / 2;
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let mut narrow =
-        NpyWriter::create(&dir.join("a.npy"), NpyType::U32, &[n_edges, 2]).expect("a file");
-    narrow.write_all(&bytes).expect("numbers");
-    narrow.finish().expect("a file");
+    let npy = |name: &str, dtype, bytes: &[u8]| {
+        NpyWriter::write(&dir.join(name), dtype, &[n_edges, 2], bytes).expect("a file");
+    };
+    npy("a.npy", NpyType::U32, &bytes);
     std::fs::write(dir.join("c.u32"), bytes).expect("a file");
     let wide: Vec<u8> = ids.iter().flat_map(|&id| u64::from(id).to_le_bytes()).collect();
-    let mut file =
-        NpyWriter::create(&dir.join("b.npy"), NpyType::I64, &[n_edges, 2]).expect("a file");
-    file.write_all(&wide).expect("numbers");
-    file.finish().expect("a file");
+    npy("b.npy", NpyType::I64, &wide);
     let mut text =
         std::io::BufWriter::new(std::fs::File::create(dir.join("d.txt")).expect("a file"));
     for [u, v] in ids.as_chunks::<2>().0 {

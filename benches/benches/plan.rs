@@ -42,17 +42,15 @@ fn plan(c: &mut Criterion) {
 fn window(c: &mut Criterion) {
     let profile = DiskProfile::default();
     let layout = SegmentLayout::new(N_ROWS, 400).expect("a short row");
-    let batches: Vec<Vec<RowIdx>> = (0..8)
-        .map(|seed| random_ids(N_ROWS, 15_000, seed).into_iter().map(RowIdx).collect())
-        .collect();
-    let slices: Vec<&[RowIdx]> = batches.iter().map(Vec::as_slice).collect();
+    let rows: Vec<RowIdx> =
+        (0..8).flat_map(|seed| random_ids(N_ROWS, 15_000, seed)).map(RowIdx).collect();
     let mut group = c.benchmark_group("plan");
     group.throughput(Throughput::Elements(120_000));
     let mut plan = ReadPlan::default();
     group.bench_function("window_of_8/120000", |b| {
-        b.iter(|| plan.build_window(&slices, &layout, &profile).expect("rows that exist"));
+        b.iter(|| plan.build(&rows, &layout, &profile).expect("rows that exist"));
     });
-    check(&plan, &batches.concat(), &layout);
+    check(&plan, &rows, &layout);
     group.finish();
 }
 

@@ -33,7 +33,7 @@ impl Epochs {
     /// Reads those of a graph's folder.
     pub(crate) fn read(dir: &Path, url: &str) -> Result<Self, BucketError> {
         let path = dir.join(FILE);
-        let failed = |reason| refused(&path, reason);
+        let failed = |reason: String| refused(&path, &reason);
         let text = match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(failed(error.to_string())),
@@ -76,12 +76,12 @@ impl Epochs {
         })();
         written.map_err(|error| {
             self.owned = before;
-            refused(&self.path, error.to_string())
+            refused(&self.path, &error.to_string())
         })
     }
 }
 
-fn refused(path: &Path, reason: String) -> BucketError {
+fn refused(path: &Path, reason: &str) -> BucketError {
     let advice = "without this file any later writer could not fence this folder";
     BucketError::refused_at(path, format!("{reason}; {advice}"))
 }

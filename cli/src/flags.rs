@@ -8,6 +8,7 @@ use lodestore_cache::two_level::Inclusion;
 use lodestore_graph::edges::{EdgeFile, EdgeFiles, EdgeFormat, ExtraColumns};
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::sampler::Fanout;
+use lodestore_graph::topology::Direction;
 use lodestore_store::nan::NanPolicy;
 
 use crate::usage::UsageError;
@@ -152,7 +153,7 @@ impl PartitionerArgs {
         &self,
         algorithm: Algorithm,
         n_parts: u16,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<PartitionConfig, UsageError> {
         let is_spring = matches!(algorithm, Algorithm::Spring(_));
         if !is_spring && (self.tau.is_some() || self.beta.is_some() || self.passes.is_some()) {
@@ -161,7 +162,7 @@ impl PartitionerArgs {
             )));
         }
         let refine = self.refine.unwrap_or(is_spring.into());
-        Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, undirected)
+        Self { refine: Some(refine), ..self.clone() }.config_for_any(algorithm, n_parts, direction)
     }
 
     /// Does as [`Self::config`], for runs of all algorithms: SPRING's parameters are for SPRING,
@@ -170,7 +171,7 @@ impl PartitionerArgs {
         &self,
         algorithm: Algorithm,
         n_parts: u16,
-        undirected: bool,
+        direction: Direction,
     ) -> Result<PartitionConfig, UsageError> {
         let algorithm = match algorithm {
             Algorithm::Spring(defaults) => Algorithm::Spring(SpringParams {
@@ -181,7 +182,7 @@ impl PartitionerArgs {
             other => other,
         };
         let config = PartitionConfig {
-            undirected,
+            direction,
             max_balance: self.max_balance,
             refine_rounds: self.refine.unwrap_or(0),
             ..PartitionConfig::new(algorithm, n_parts)

@@ -143,9 +143,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ids.npy");
         let n = bytes.len() / dtype.size_bytes();
-        let mut writer = NpyWriter::create(&path, dtype, &[n as u64]).unwrap();
-        writer.write_all(bytes).unwrap();
-        writer.finish().unwrap();
+        NpyWriter::write(&path, dtype, &[n as u64], bytes).unwrap();
         let file = IdFile::open(&path, 10)?;
         assert_eq!(file.len(), n as u64);
         let chunks: Result<Vec<_>> = file.chunks(2).collect();

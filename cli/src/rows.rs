@@ -83,9 +83,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rows.npy");
         let n_bytes = shape.iter().product::<u64>() as usize * dtype.size_bytes();
-        let mut writer = NpyWriter::create(&path, dtype, shape).unwrap();
-        writer.write_all(&vec![1; n_bytes]).unwrap();
-        writer.finish().unwrap();
+        NpyWriter::write(&path, dtype, shape, &vec![1; n_bytes]).unwrap();
         Ok(RowFile::open(&path, tensor, 5)?.chunks(2).map(<[u8]>::len).collect())
     }
 
@@ -105,10 +103,8 @@ mod tests {
     fn nan_is_named_by_row_and_column() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("rows.npy");
-        let mut writer = NpyWriter::create(&path, NpyType::F32, &[2, 2]).unwrap();
         let rows = [1.0, 2.0, 3.0, f32::NAN].map(f32::to_le_bytes).concat();
-        writer.write_all(&rows).unwrap();
-        writer.finish().unwrap();
+        NpyWriter::write(&path, NpyType::F32, &[2, 2], &rows).unwrap();
         let feat = TensorSpec::new("feat", Dtype::F32, 2).unwrap();
         let error = RowFile::open(&path, &feat, 2).unwrap().refuse_nan(&feat).unwrap_err();
         assert!(error.to_string().contains("row 1, column 1 is NaN"), "{error}");

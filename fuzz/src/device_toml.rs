@@ -5,7 +5,7 @@ use std::path::Path;
 use lodestore_store::file_system::FileSystem;
 use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::plan::DiskProfile;
-use lodestore_store::probe::{DEVICE_FILE, ProbeReads, StoredProfile};
+use lodestore_store::probe::{DEVICE_FILE, StoredProfile};
 
 use crate::memory::bounded;
 
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
 /// Returns a usual disk, with and without its checksum line.
 pub fn seeds() -> Vec<Vec<u8>> {
     let (device, dir) = (CrashDevice::new(0), Path::new(""));
-    StoredProfile::new(DiskProfile::default(), Vec::new(), ProbeReads::Direct, 1_800_000_000)
+    StoredProfile::new(DiskProfile::default(), Vec::new(), 1_800_000_000)
         .write(&device, dir)
         .expect("room in memory");
     let file = device.open(Path::new(DEVICE_FILE)).expect("what was written");

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use lodestore_graph::npy::{NpyArray, NpyHeader};
-use lodestore_store::source::{NpySource, TensorSource};
+use lodestore_store::source::{DenseSource, TensorSource};
 
 use crate::input_file::Scratch;
 use crate::memory::bounded;
@@ -23,13 +23,13 @@ pub fn run(data: &[u8]) {
         assert_eq!(array.bytes().len() as u64, elements * array.dtype().size_bytes() as u64);
         assert_eq!(header.data_offset + array.bytes().len(), data.len());
         assert_eq!(array.bytes(), &data[header.data_offset..]);
-        if let Ok(source) = NpySource::open(path) {
+        if let Ok(source) = DenseSource::open_npy(path) {
             copy_rows(&source, array.bytes());
         }
     });
 }
 
-fn copy_rows(source: &NpySource, bytes: &[u8]) {
+fn copy_rows(source: &DenseSource, bytes: &[u8]) {
     let row_bytes = source.width() as usize * source.dtype().size_bytes();
     let n_rows = source.n_rows();
     if row_bytes == 0 || n_rows == 0 {

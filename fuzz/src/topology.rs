@@ -3,7 +3,7 @@
 use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler};
-use lodestore_graph::topology::{Topology, TopologyOptions, write_topologies_with};
+use lodestore_graph::topology::{Direction, Topology, TopologyOptions, write_topologies_with};
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::input_file::{PAGE, expand, put_u32, seal_page, squeeze, u32_at, u64_at};
@@ -81,8 +81,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let path = dir.path().join("topology");
     let mut seeds = Vec::new();
     for (edge_ids, weights) in [(false, None), (true, None), (true, Some(&weights[..]))] {
-        let options =
-            TopologyOptions { undirected: true, edge_ids, weights, ..TopologyOptions::default() };
+        let options = TopologyOptions {
+            direction: Direction::Undirected,
+            edge_ids,
+            weights,
+            ..TopologyOptions::default()
+        };
         write_topologies_with(&edges, &nodes, &options, [6; 16], &|_| path.clone())
             .expect("a topology");
         let spelled = squeeze(&std::fs::read(&path).expect("a topology"));

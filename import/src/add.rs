@@ -11,8 +11,8 @@ use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::config::TensorFile;
-use crate::error::Error;
-use crate::observer::Observer;
+use crate::error::{Error, refused};
+use crate::run::Observer;
 
 /// The tensors that were added to a graph.
 #[derive(Clone, Debug, Serialize)]
@@ -83,8 +83,7 @@ pub fn add_tensors(
 fn local_parts(graph: &Graph) -> Result<Vec<PartId>, Error> {
     let parts = graph.local_parts();
     if parts.is_empty() {
-        let reason = "no partition of the graph is on this machine".to_owned();
-        return Err(Error::Dataset { path: graph.dir().to_owned(), reason });
+        return Err(refused(graph.dir(), "no partition of the graph is on this machine"));
     }
     Ok(parts)
 }

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use lodestore_graph::edges::EdgeFiles;
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
-use lodestore_graph::topology::{EdgePolicy, TopologyOptions};
+use lodestore_graph::topology::{Direction, EdgePolicy, TopologyOptions};
 use lodestore_store::Dtype;
 use lodestore_store::codec::CodecChoice;
 use lodestore_store::nan::NanPolicy;
-use lodestore_store::source::{ConvertedSource, RawSource, SourceError, TensorSource, open_source};
+use lodestore_store::source::{
+    ConvertedSource, DenseSource, SourceError, TensorSource, open_source,
+};
 
 /// A graph to import.
 #[derive(Clone, Debug)]
@@ -115,11 +117,11 @@ impl Default for EdgeRules {
 impl EdgeRules {
     pub(crate) fn options<'a>(
         &self,
-        undirected: bool,
+        direction: Direction,
         weights: Option<&'a [f32]>,
     ) -> TopologyOptions<'a> {
         TopologyOptions {
-            undirected,
+            direction,
             self_loops: self.self_loops,
             duplicates: self.duplicates,
             edge_ids: self.edge_ids,
@@ -159,7 +161,7 @@ impl TensorFile {
     pub fn open(&self) -> Result<Box<dyn TensorSource>, SourceError> {
         let source: Box<dyn TensorSource> = match self.raw {
             Some(RowLayout { dtype, width }) => {
-                Box::new(RawSource::open(&self.file, dtype, width)?)
+                Box::new(DenseSource::open_raw(&self.file, dtype, width)?)
             }
             None => open_source(&self.file)?,
         };

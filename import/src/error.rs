@@ -1,7 +1,8 @@
 //! Reasons why an import fails.
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lodestore_graph::edges::EdgeError;
 use lodestore_graph::halo::HaloError;
@@ -38,14 +39,6 @@ pub enum Error {
         /// Files of edges.
         files: String,
     },
-    /// More rows than a graph can have nodes.
-    #[error("{}: {found} rows; a graph has at most 2^32 - 2 nodes", file.display())]
-    TooManyRows {
-        /// File concerned.
-        file: PathBuf,
-        /// Rows found.
-        found: u64,
-    },
     /// Weights of edges in another form.
     #[error("{}: {reason}", file.display())]
     Weights {
@@ -54,9 +47,9 @@ pub enum Error {
         /// Expected and found.
         reason: String,
     },
-    /// A dataset that is not as its layout says.
+    /// A file or folder that is not as it must be.
     #[error("{}: {reason}", path.display())]
-    Dataset {
+    Input {
         /// File or folder concerned.
         path: PathBuf,
         /// Expected, found, and what to do.
@@ -103,4 +96,18 @@ impl Error {
         let path = path.into();
         move |source| Self::Io { path, action, source }
     }
+}
+
+/// Returns an error about a file or folder of the input.
+pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Error {
+    Error::Input { path: path.to_owned(), reason: reason.into() }
+}
+
+/// Returns the number of nodes that a file has, if a graph can have so many.
+pub(crate) fn node_count<T>(path: &Path, found: T) -> Result<u32, Error>
+where
+    T: Copy + Display + TryInto<u32>,
+{
+    let n_nodes = found.try_into().ok().filter(|&n| n < u32::MAX);
+    n_nodes.ok_or_else(|| refused(path, format!("{found} nodes; a graph has up to 2^32 - 2")))
 }

@@ -7,7 +7,7 @@ use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_store::source::{TensorSource, check_source};
 
 use crate::config::{ImportConfig, TensorFile};
-use crate::error::Error;
+use crate::error::{Error, node_count};
 use crate::order::remove;
 
 /// Parsed edges of a text.
@@ -31,7 +31,7 @@ impl Input {
         let tensors = config.tensors.iter().map(TensorFile::open).collect::<Result<Vec<_>, _>>()?;
         let n_nodes = match (config.nodes, tensors.first()) {
             (Some(n_nodes), _) => Some(n_nodes),
-            (None, Some(source)) => Some(rows(&**source)?),
+            (None, Some(source)) => Some(node_count(source.path(), source.n_rows())?),
             (None, None) => None,
         };
         // Reads all of them: the first bad edge is found before the long work starts.
@@ -83,14 +83,6 @@ impl Input {
 
 fn row_bytes(source: &dyn TensorSource) -> u64 {
     source.width() * source.dtype().size_bytes() as u64
-}
-
-fn rows(source: &dyn TensorSource) -> Result<u32, Error> {
-    let n_rows = u32::try_from(source.n_rows()).ok().filter(|&n| n < u32::MAX);
-    n_rows.ok_or_else(|| {
-        let (file, found) = (source.path().to_owned(), source.n_rows());
-        Error::TooManyRows { file, found }
-    })
 }
 
 /// Weights in a mapped file, one of each edge.

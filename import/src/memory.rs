@@ -1,6 +1,6 @@
 //! The memory that a partitioner needs, compared with what is free.
 
-use lodestore_graph::partition::{MemoryPlan, PartitionConfig};
+use lodestore_graph::partition::PartitionConfig;
 use lodestore_store::reader::available_memory_bytes;
 use thiserror::Error;
 
@@ -55,20 +55,16 @@ fn bound_by(
         true => "; without refinement (--refine 0) it fits",
         false => "",
     };
+    let largest = plan.phases.iter().max_by_key(|phase| phase.least_bytes);
     Err(MemoryError {
         algorithm: config.algorithm.to_string(),
-        phase: largest_phase(&plan),
+        phase: largest.map_or_else(String::new, |phase| phase.phase.clone()),
         needed_bytes: plan.least_bytes,
         free_bytes,
         n_nodes,
         n_parts: config.n_parts,
         advice,
     })
-}
-
-fn largest_phase(plan: &MemoryPlan) -> String {
-    let largest = plan.phases.iter().max_by_key(|phase| phase.least_bytes);
-    largest.map_or_else(String::new, |phase| phase.phase.clone())
 }
 
 #[cfg(test)]

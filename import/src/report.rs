@@ -78,6 +78,7 @@ pub(crate) struct StageReports<'a> {
     /// Nodes in the halo of each partition.
     pub(crate) halos: &'a [u64],
     pub(crate) rows: OrderReport,
+    pub(crate) not_served: Vec<String>,
 }
 
 impl ImportReport {
@@ -86,7 +87,7 @@ impl ImportReport {
         stages: StageReports<'_>,
         start: Instant,
     ) -> Result<Self, Error> {
-        let StageReports { partitioning, edges, rules, halos, rows } = stages;
+        let StageReports { partitioning, edges, rules, halos, rows, not_served } = stages;
         let summary = inspect(graph)?;
         let drops = [rules.self_loops, rules.duplicates].map(|policy| policy == EdgePolicy::Drop);
         let [self_loops_dropped, duplicates_dropped] = drops;
@@ -112,7 +113,7 @@ impl ImportReport {
             replication_factor: partitioning.replication_factor,
             rows,
             tensors: summary.tensors,
-            not_served: Vec::new(),
+            not_served,
             partition_seconds: partitioning.seconds,
             seconds: start.elapsed().as_secs_f64(),
             peak_rss_bytes: peak_rss_bytes(),

@@ -1,12 +1,13 @@
-//! The stages of an import.
+//! The stages of an import, and the view of its caller.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use lodestore_graph::halo::write_halos;
 use lodestore_graph::partition::{PartitionConfig, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Direction, Topology, write_topologies_with};
+use lodestore_graph::topology::{Topology, write_topologies_with};
 use lodestore_store::Importer;
 use lodestore_store::import::TensorOptions;
 use lodestore_store::reader::available_memory_bytes;
@@ -15,9 +16,37 @@ use crate::config::ImportConfig;
 use crate::error::Error;
 use crate::input::{Input, Weights};
 use crate::memory::bound_memory;
-use crate::observer::Observer;
 use crate::order::Ordering;
 use crate::report::{ImportReport, StageReports};
+
+/// The caller's view of an import while it runs.
+pub trait Observer {
+    /// Receives the name of a stage that begins.
+    fn stage(&mut self, _name: &str) {}
+
+    /// Receives the rows that a stage has done, and those in all.
+    fn progress(&mut self, _stage: &str, _done: u64, _total: u64) {}
+
+    /// Receives a folder that exists until the import ends; a process that ends before should
+    /// remove it. An error ends the import.
+    fn staged(&mut self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Returns whether the import is to end before its next stage.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    /// Receives a warning for people.
+    fn warn(&mut self, _message: &str) {}
+}
+
+/// An observer that ignores everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
 
 /// Imports a graph: edges → partitions → row order → topology and halos → tensors → one rename.
 ///
@@ -41,7 +70,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let mut importer = Importer::begin(&config.out)?;
     let staging = importer.staging_dir().to_owned();
     observer.staged(&staging).map_err(Error::io(&staging, "watch"))?;
-    let PartitionConfig { n_parts, undirected, .. } = partition_config;
+    let PartitionConfig { n_parts, direction, .. } = partition_config;
     input.keep_parsed(&config.edges, &staging)?;
 
     begin(observer, "partition")?;
@@ -59,7 +88,7 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let uuid = *importer.uuid().as_bytes();
     let (relabelling, book) = (&ordering.relabelling, &ordering.relabelling.book);
     let topology_path = |part| importer.topology_path(part);
-    let options = config.rules.options(undirected, input.weights.as_ref().map(Weights::as_slice));
+    let options = config.rules.options(direction, input.weights.as_ref().map(Weights::as_slice));
     let written = write_topologies_with(edges, relabelling, &options, uuid, &topology_path)?;
     // As readers will open it.
     let paths: Vec<PathBuf> = book.parts().map(topology_path).collect();
@@ -84,7 +113,6 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     }
     begin(observer, "sync")?;
     let n_edges = written.n_edges_directed;
-    let direction = if undirected { Direction::Undirected } else { Direction::Directed };
     let graph = importer.commit(&relabelling, n_edges, direction)?;
     let stages = StageReports {
         partitioning: &partitioning.report,
@@ -92,9 +120,9 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
         rules: &config.rules,
         halos: &halos,
         rows: order,
+        not_served,
     };
-    let report = ImportReport::new(&graph, stages, start)?;
-    Ok(ImportReport { not_served, ..report })
+    ImportReport::new(&graph, stages, start)
 }
 
 /// Begins a stage, unless the import is cancelled.
@@ -120,17 +148,21 @@ fn leftover_warnings(out: &Path) -> Vec<String> {
 
 /// Returns the names of folders that killed imports to `out` have left behind, sorted.
 fn leftover_names(out: &Path) -> Vec<String> {
-    let parent = match out.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
     let prefix = format!("{}.importing-", out.file_name().unwrap_or_default().display());
     // A folder that cannot be listed has its own error when the import begins.
-    let entries = parent.read_dir().into_iter().flatten().flatten();
+    let entries = parent_of(out).read_dir().into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.filter(|name| name.starts_with(&prefix)).collect();
     names.sort();
     names
+}
+
+/// Returns the folder that `path` is in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    }
 }
 
 #[cfg(test)]

@@ -294,6 +294,7 @@ impl Graph {
     /// Raises ScheduleError, IdError, UnknownTensorError.
     #[pyo3(signature = (path, *, roots, fanout, batch, epochs, seed=0, workers=1))]
     #[expect(clippy::too_many_arguments, reason = "keywords of a function in Python")]
+    #[expect(clippy::needless_pass_by_value, reason = "a list of Python has no slice")]
     fn schedule(
         slf: &Bound<'_, Self>,
         path: PathBuf,

@@ -51,7 +51,7 @@ pub(crate) fn import_files(
     let algorithm: Algorithm = parsed("partitioner", partitioner)?;
     let refine_rounds = refine.unwrap_or(matches!(algorithm, Algorithm::Spring(_)).into());
     let mut partition = PartitionConfig::new(algorithm, parts);
-    (partition.undirected, partition.refine_rounds) = (undirected, refine_rounds);
+    (partition.direction, partition.refine_rounds) = (undirected.into(), refine_rounds);
     let layout = dataset.map(|(layout, dir)| Ok::<_, PyErr>((parsed("dataset", &layout)?, dir)));
     let codec: CodecChoice = parsed("codec", codec)?;
     let dtypes = dtypes.into_iter().map(|(name, dtype)| Ok((name, parsed("dtypes", &dtype)?)));
@@ -103,8 +103,9 @@ impl Request {
         if let Some(dataset) = &mut dataset {
             observer.warnings.append(&mut dataset.warnings);
             config.edges = dataset.edges.clone();
-            config.nodes = config.nodes.or(dataset.nodes);
-            config.partition.undirected |= dataset.undirected;
+            config.nodes = config.nodes.or(Some(dataset.nodes));
+            // Undirected where either says so.
+            config.partition.direction = config.partition.direction.max(dataset.direction);
             config.tensors.splice(..0, std::mem::take(&mut dataset.tensors));
         }
         for tensor in &mut config.tensors {

@@ -24,7 +24,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::codec::{CodecChoice, SegmentCodec, choose};
+use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
 use crate::error::StoreError;
 use crate::graph::{Graph, segment_file};
 use crate::new_file::write_new_file;
@@ -131,8 +131,10 @@ impl Compaction<'_> {
         if old.codec() == SegmentCodec::Raw || (old.codec() == zstd && !is_stub) {
             return Ok(old.codec());
         }
-        choose(CodecChoice::Auto, old.path(), n_rows, spec.row_bytes(), |first, rows| {
-            pieces.read(first, (rows.len() / spec.row_bytes()) as u32, rows)
+        let (file, row_bytes) = (old.path().to_owned(), spec.row_bytes());
+        let table = SampledTable::new(file, n_rows, row_bytes, DiskProfile::default());
+        table.choose(CodecChoice::Auto, |first, rows| {
+            pieces.read(first, (rows.len() / row_bytes) as u32, rows)
         })
     }
 }

@@ -6,7 +6,8 @@ use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Element type of a tensor; rows are packed little-endian elements of it.
+/// Element type of a tensor; rows are packed little-endian elements of it. The position of a type
+/// here is its code in a segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -30,16 +31,26 @@ pub enum Dtype {
     I64,
 }
 
-/// A name that is no element type.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown dtype `{found}`; expected one of f32 f16 bf16 f64 u8 i8 i16 i32 i64")]
-pub struct UnknownDtype {
-    /// The name given.
+/// A word that names none of the values of a type.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("unknown {kind} `{found}`; expected {expected}")]
+pub struct UnknownName {
+    /// The word.
     pub found: String,
+    /// The type, for people.
+    pub kind: &'static str,
+    /// Its names.
+    pub expected: &'static str,
+}
+
+impl UnknownName {
+    pub(crate) fn new(found: &str, kind: &'static str, expected: &'static str) -> Self {
+        Self { found: found.to_owned(), kind, expected }
+    }
 }
 
 impl Dtype {
-    /// Every element type, in the order of its code in a segment header (the code is the position).
+    /// Every element type, in the order of the codes.
     pub const ALL: [Self; 9] = [
         Self::F32,
         Self::F16,
@@ -51,6 +62,8 @@ impl Dtype {
         Self::I32,
         Self::I64,
     ];
+
+    const NAMES: [&str; 9] = ["f32", "f16", "bf16", "f64", "u8", "i8", "i16", "i32", "i64"];
 
     /// Returns the bytes of one element.
     #[must_use]
@@ -66,23 +79,13 @@ impl Dtype {
     /// Returns the name that users write, for example `f32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F64 => "f64",
-            Self::U8 => "u8",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-        }
+        Self::NAMES[self as usize]
     }
 
     /// Returns the number that stands for this type in a segment header.
     #[must_use]
     pub(crate) fn code(self) -> u32 {
-        Self::ALL.iter().position(|&dtype| dtype == self).map_or(u32::MAX, |i| i as u32)
+        self as u32
     }
 
     /// Returns the type that `code` stands for.
@@ -112,11 +115,12 @@ impl Dtype {
 }
 
 impl FromStr for Dtype {
-    type Err = UnknownDtype;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, UnknownDtype> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|dtype| dtype.name() == name);
-        known.ok_or_else(|| UnknownDtype { found: name.to_owned() })
+        let expected = "one of f32 f16 bf16 f64 u8 i8 i16 i32 i64";
+        known.ok_or_else(|| UnknownName::new(name, "dtype", expected))
     }
 }
 
@@ -137,6 +141,7 @@ mod tests {
             assert_eq!(Dtype::from_code(dtype.code()), Some(dtype));
         }
         assert_eq!(Dtype::from_code(9), None);
-        assert_eq!("f31".parse::<Dtype>(), Err(UnknownDtype { found: "f31".into() }));
+        let unknown = "f31".parse::<Dtype>().unwrap_err();
+        assert_eq!((unknown.kind, &*unknown.found), ("dtype", "f31"));
     }
 }

@@ -165,7 +165,10 @@ impl EmbeddedStore {
         let gathered = self.route(ids, at, routed).and_then(|()| {
             let mut chosen = routed.iter().enumerate().filter(|(_, rows)| !rows.is_empty());
             chosen.try_for_each(|(part, rows)| {
-                let view = views[part].as_ref().ok_or_else(|| self.not_opened(part))?;
+                let view = views[part].as_ref().ok_or_else(|| StoreError::NoPart {
+                    part: PartId(part as u16),
+                    opened: self.live.opened(),
+                })?;
                 view.version().gather(rows, &self.profile, gather, out)
             })
         });
@@ -220,11 +223,6 @@ impl EmbeddedStore {
             routed[part.index()].push((RowIdx(row), out_row));
         }
         Ok(())
-    }
-
-    fn not_opened(&self, part: usize) -> StoreError {
-        let part = PartId(u16::try_from(part).unwrap_or(u16::MAX));
-        StoreError::NoPart { part, opened: self.live.opened() }
     }
 
     /// Locks the pool for a push or a pop, which cannot leave the list half-changed.

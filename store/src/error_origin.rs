@@ -22,8 +22,8 @@ impl ErrorOrigin {
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
-        if let Some(number) = error.raw_os_error() {
-            return Self::of_errno(Errno::from_raw_os_error(number));
+        if let Some(errno) = Errno::from_io_error(error) {
+            return Self::of_errno(errno);
         }
         let words = error.to_string();
         match error.kind() {

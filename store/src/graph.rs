@@ -15,7 +15,7 @@ use crate::error_origin::ErrorOrigin;
 use crate::file_system::{Disk, FileSystem};
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
-use crate::reader::MappedReader;
+use crate::sealed_text::read_text;
 use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
 
@@ -51,10 +51,9 @@ impl Graph {
     /// Does as [`Graph::open`], on any device.
     pub fn open_on(device: Arc<dyn FileSystem>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
-        let text = read_meta(&*device, &path).map_err(StoreError::io(&path, "read"))?;
-        // Bytes outside UTF-8 change here, and the checksum detects that.
-        let parsed = GraphMeta::parse(&String::from_utf8_lossy(&text));
-        let (meta, book) = parsed.map_err(|source| match source {
+        let text = read_text(&*device, &path, MAX_META_BYTES);
+        let text = text.map_err(StoreError::io(&path, "read"))?;
+        let (meta, book) = GraphMeta::parse(&text).map_err(|source| match source {
             MetaError::Newer { found } => StoreError::NewerFormat {
                 file: path,
                 found,
@@ -171,11 +170,6 @@ impl Graph {
     pub fn segment(&self, part: PartId, tensor: &str) -> Result<Segment, StoreError> {
         let tensor = self.tensor(tensor)?;
         self.with_catalog(part, |catalog| self.segment_of(&catalog, part, tensor))
-    }
-
-    /// Opens a mapped reader of the segment under `tensor` in a partition.
-    pub fn reader(&self, part: PartId, tensor: &str) -> Result<MappedReader, StoreError> {
-        MappedReader::open(self.segment(part, tensor)?)
     }
 
     /// Calls `read` with the catalog of a partition, and again with a fresh one if a file is gone
@@ -317,15 +311,6 @@ pub(crate) fn open_pinned(
         return Err(StoreError::io(path, "pin")(io::ErrorKind::NotFound.into()));
     }
     Ok(segment)
-}
-
-/// Returns the bytes of a `graph.toml`; a longer file than any of ours is cut, and its checksum
-/// detects that.
-fn read_meta(device: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
-    let file = device.open(path)?;
-    let mut text = vec![0; file.len_bytes()?.min(MAX_META_BYTES) as usize];
-    file.read_exact_at(&mut text, 0)?;
-    Ok(text)
 }
 
 /// Checks the digest: a table of checksums that agrees with itself may still be an old one.

@@ -280,10 +280,8 @@ impl TensorRows {
             return without(None, "no rows are on this machine".to_owned());
         };
         let (n_rows, row_bytes) = (segment.layout().n_rows(), segment.layout().row_bytes());
-        let (file, memory_bytes) = (segment.path().to_owned(), available_memory_bytes());
-        let table_bytes = raw_bytes;
-        let table =
-            SampledTable { file: &file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
+        let table = SampledTable::new(segment.path().to_owned(), n_rows, row_bytes, disk);
+        let table = SampledTable { table_bytes: raw_bytes, ..table };
         if let Some(reason) = table.raw_anyway() {
             return without(Some("raw"), reason.to_owned());
         }
@@ -299,14 +297,14 @@ impl TensorRows {
         match assessed {
             Err(error) => without(None, error.to_string()),
             Ok(None) => without(Some("raw"), String::new()),
-            Ok(Some(assessed)) => CodecSummary {
+            Ok(Some((case, verdict))) => CodecSummary {
                 raw_bytes,
-                zstd_bytes: Some(assessed.case.zstd_bytes),
-                decode_bytes_per_s: Some(assessed.case.decode_bytes_per_s),
-                raw_row_seconds: Some(assessed.verdict.raw_row_s),
-                zstd_row_seconds: Some(assessed.verdict.zstd_row_s),
-                auto: Some(assessed.verdict.codec.name().to_owned()),
-                reason: assessed.verdict.reason,
+                zstd_bytes: Some(case.zstd_bytes),
+                decode_bytes_per_s: Some(case.decode_bytes_per_s),
+                raw_row_seconds: Some(verdict.raw_row_s),
+                zstd_row_seconds: Some(verdict.zstd_row_s),
+                auto: Some(verdict.codec.name().to_owned()),
+                reason: verdict.reason,
             },
         }
     }
@@ -330,7 +328,6 @@ mod tests {
     use super::*;
     use crate::fixture::{Ring, WIDTH};
     use crate::import::EXTERNAL_ID_TENSOR;
-    use crate::probe::ProbeReads;
 
     #[test]
     fn a_summary_adds_up() {
@@ -354,9 +351,7 @@ mod tests {
         assert_eq!((choice(0).auto.as_deref(), choice(0).zstd_bytes), (Some("raw"), None));
         assert!(choice(0).reason.contains("less than 1 MiB"), "{}", choice(0).reason);
         let profile = DiskProfile { iops: 5.0, ..DiskProfile::default() };
-        StoredProfile::new(profile, Vec::new(), ProbeReads::Direct, 7)
-            .write(&**graph.device(), graph.dir())
-            .unwrap();
+        StoredProfile::new(profile, Vec::new(), 7).write(&**graph.device(), graph.dir()).unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
         fs::write(graph.dir().join(crate::probe::DEVICE_FILE), "nonsense").unwrap();

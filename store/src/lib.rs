@@ -51,6 +51,7 @@ pub mod reader;
 pub mod repair;
 mod ring;
 mod row;
+mod sealed_text;
 pub mod segment;
 pub mod source;
 pub mod synthetic;

@@ -1,7 +1,5 @@
-//! `graph.toml`: what a graph is. Written once, atomically, at the end of an import.
-//!
-//! The first line holds the CRC-32 of all bytes after it, so that a damaged number is an error and
-//! not another graph.
+//! `graph.toml`: what a graph is. Written once, atomically, at the end of an import, as a
+//! sealed text (`sealed_text.rs`).
 
 use lodestore_graph::{BookError, PartitionBook};
 use serde::{Deserialize, Serialize};
@@ -9,6 +7,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::limits::MAX_TENSORS;
+use crate::sealed_text::{format_version, seal_text, sealed_body};
 use crate::tensor::{TensorSpec, TensorSpecError};
 
 /// Name of the file that makes a graph's folder a follower's; it has the writer's addresses.
@@ -40,19 +39,11 @@ pub struct GraphMeta {
 /// Why a text is not the description of a graph.
 #[derive(Debug, Error)]
 pub enum MetaError {
-    /// The first line is not the checksum line.
-    #[error("the first line must be `{}xxxxxxxx\"`; this is no graph.toml", CHECKSUM_KEY)]
-    NoChecksum,
-    /// The text is not the one that was written.
-    #[error(
-        "checksum expected {expected}, found {found:08x}; the file was damaged or edited, \
-         restore it from a copy"
-    )]
-    Checksum {
-        /// Checksum in the first line.
-        expected: String,
-        /// Checksum of the lines after it.
-        found: u32,
+    /// The text contradicts its checksum or itself.
+    #[error("{reason}")]
+    Unsound {
+        /// Expected and found.
+        reason: String,
     },
     /// Not TOML, or not these keys.
     #[error("{0}")]
@@ -69,44 +60,21 @@ pub enum MetaError {
     /// The bounds are no partition book.
     #[error("bounds: {0}")]
     Book(#[from] BookError),
-    /// Bounds and node count disagree.
-    #[error("bounds end at {bounds_end}, but nodes = {nodes}")]
-    Nodes {
-        /// Last bound.
-        bounds_end: u32,
-        /// Node count.
-        nodes: u32,
-    },
     /// A tensor cannot be.
     #[error(transparent)]
     Tensor(#[from] TensorSpecError),
-    /// Two tensors of one name.
-    #[error("tensor `{name}` is listed twice")]
-    DuplicateTensor {
-        /// The name.
-        name: String,
-    },
-    /// Too many tensors.
-    #[error("{found} tensors; the limit is {MAX_TENSORS}")]
-    TooManyTensors {
-        /// Tensors listed.
-        found: usize,
-    },
-}
-
-const CHECKSUM_KEY: &str = "checksum = \"";
-
-/// The one key whose meaning no later format may change.
-#[derive(Deserialize)]
-struct Version {
-    format_version: u32,
 }
 
 impl GraphMeta {
     /// Checks the text of a `graph.toml`; returns the description and its partition book.
     pub fn parse(text: &str) -> Result<(Self, PartitionBook), MetaError> {
-        let body = check_checksum(text)?;
-        let found = toml::from_str::<Version>(body)?.format_version;
+        let body = sealed_body(text).map_err(|reason| MetaError::Unsound {
+            reason: format!(
+                "{reason}; this is no graph.toml, or it was damaged or edited: restore it from a \
+                 copy"
+            ),
+        })?;
+        let found = format_version(body)?;
         if found > GRAPH_FORMAT_VERSION {
             return Err(MetaError::Newer { found });
         }
@@ -118,8 +86,10 @@ impl GraphMeta {
     /// Returns the text of a `graph.toml`.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let body = toml::to_string(self).unwrap_or_else(|error| unserialisable(&error));
-        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+        // Integers, booleans and checked names always serialise.
+        let body = toml::to_string(self);
+        let body = body.unwrap_or_else(|error| unreachable!("a graph's description: {error}"));
+        seal_text(&body)
     }
 
     /// Returns the tensor called `name`.
@@ -129,17 +99,20 @@ impl GraphMeta {
     }
 
     fn check(&self) -> Result<PartitionBook, MetaError> {
+        let unsound = |reason| Err(MetaError::Unsound { reason });
         let book = PartitionBook::new(self.bounds.clone())?;
         if book.n_nodes() != self.nodes {
-            return Err(MetaError::Nodes { bounds_end: book.n_nodes(), nodes: self.nodes });
+            let (bounds_end, nodes) = (book.n_nodes(), self.nodes);
+            return unsound(format!("bounds end at {bounds_end}, but nodes = {nodes}"));
         }
         if self.tensors.len() > MAX_TENSORS {
-            return Err(MetaError::TooManyTensors { found: self.tensors.len() });
+            let found = self.tensors.len();
+            return unsound(format!("{found} tensors; the limit is {MAX_TENSORS}"));
         }
         for (i, tensor) in self.tensors.iter().enumerate() {
             tensor.check()?;
             if self.tensors[..i].iter().any(|other| other.name == tensor.name) {
-                return Err(MetaError::DuplicateTensor { name: tensor.name.clone() });
+                return unsound(format!("tensor `{}` is listed twice", tensor.name));
             }
         }
         Ok(book)
@@ -151,23 +124,6 @@ impl GraphMeta {
 pub(crate) fn is_copy(text: &[u8], of: &GraphMeta) -> bool {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| GraphMeta::parse(text).ok());
     parsed.is_some_and(|(copy, _)| GraphMeta { tensors: of.tensors.clone(), ..copy } == *of)
-}
-
-/// Integers, booleans and checked names always serialise.
-fn unserialisable(error: &toml::ser::Error) -> String {
-    unreachable!("a graph's description is plain TOML: {error}")
-}
-
-/// Returns the text after a first line that vouches for it.
-fn check_checksum(text: &str) -> Result<&str, MetaError> {
-    let (line, body) = text.split_once('\n').ok_or(MetaError::NoChecksum)?;
-    let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
-    let expected = expected.ok_or(MetaError::NoChecksum)?;
-    let found = crc32fast::hash(body.as_bytes());
-    if format!("{found:08x}") == expected {
-        return Ok(body);
-    }
-    Err(MetaError::Checksum { expected: expected.chars().take(16).collect(), found })
 }
 
 #[cfg(test)]
@@ -193,8 +149,7 @@ mod tests {
     /// Returns the text of a changed description under a checksum that fits.
     fn sealed(change: impl FnOnce(&str) -> String) -> String {
         let text = cora().to_text();
-        let body = change(text.split_once('\n').unwrap().1);
-        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+        seal_text(&change(text.split_once('\n').unwrap().1))
     }
 
     #[test]
@@ -228,13 +183,13 @@ mod tests {
         let unknown = parse(|t| t.replace("nodes", "colour = 1\nnodes"));
         assert!(unknown.to_string().contains("colour"), "{unknown}");
         let nodes = parse(|t| t.replace("nodes = 2708", "nodes = 2709"));
-        assert!(matches!(nodes, MetaError::Nodes { bounds_end: 2708, nodes: 2709 }));
+        assert_eq!(nodes.to_string(), "bounds end at 2708, but nodes = 2709");
         let bounds = parse(|t| t.replace("1000, 1000", "1000, 999"));
         assert!(matches!(bounds, MetaError::Book(_)), "{bounds}");
         let width = parse(|t| t.replace("1433", "0"));
         assert!(matches!(width, MetaError::Tensor(TensorSpecError::ZeroWidth { .. })));
         let twice = parse(|t| t.replace("label", "feat"));
-        assert!(matches!(twice, MetaError::DuplicateTensor { .. }));
+        assert_eq!(twice.to_string(), "tensor `feat` is listed twice");
         let outside = parse(|t| t.replace("\"label\"", "\"../label\""));
         assert!(matches!(outside, MetaError::Tensor(TensorSpecError::Name { .. })));
     }

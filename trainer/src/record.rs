@@ -81,7 +81,7 @@ impl Record {
 
     /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and what
     /// partitions moved; `stats` are each worker's figures since the process began.
-    pub(crate) fn end_epoch(&mut self, report: EpochReport, stats: &[MemberStats]) {
+    pub(crate) fn end_epoch(&mut self, report: &EpochReport, stats: &[MemberStats]) {
         self.before.resize(stats.len(), MemberStats::default());
         let (sum, mut hot, mut prefetch) =
             (take(&mut self.epoch), LoadStats::default(), PrefetchStats::default());
@@ -135,7 +135,7 @@ impl Record {
             ready_batches: prefetch.ready,
             waited_batches: prefetch.waited,
             default_path_batches: prefetch.default_path,
-            ..report
+            ..report.clone()
         });
         (self.measured.n_roots, self.measured.n_right, self.measured.loss) = (0, 0, 0.0);
         self.before = stats.to_vec();

@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
         let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
-        self.record.end_epoch(report, team.stats(epoch));
+        self.record.end_epoch(&report, team.stats(epoch));
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
 use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::topology::Direction;
 use lodestore_import::ImportConfig;
 use lodestore_server::limits::ROW_BYTES_MAX;
 use lodestore_store::synthetic::write_features;
@@ -102,7 +103,7 @@ impl GenerateConfig {
             .with_tensor("feat", file(FEATURES_FILE))
             .with_tensor("label", file(LABELS_FILE))
             .with_tensor("split", file(SPLIT_FILE));
-        config.partition.undirected = true;
+        config.partition.direction = Direction::Undirected;
         config.max_served_row_bytes = Some(ROW_BYTES_MAX as u64);
         config
     }

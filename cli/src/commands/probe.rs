@@ -9,9 +9,7 @@ use lodestore_store::Graph;
 use lodestore_store::file_system::Disk;
 use lodestore_store::graph::META_FILE;
 use lodestore_store::limits::PAGE_BYTES;
-use lodestore_store::probe::{
-    ProbeCell, ProbeOptions, ProbeReads, ProbeReport, StoredProfile, probe,
-};
+use lodestore_store::probe::{ProbeCell, ProbeOptions, ProbeReport, StoredProfile, probe};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -103,8 +101,8 @@ fn largest_segment(graph: &Graph) -> Option<PathBuf> {
 /// Keeps the profile in a folder; returns the file's name.
 fn keep(dir: &Path, probe: &ProbeReport) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let reads = if probe.direct { ProbeReads::Direct } else { ProbeReads::Cached };
-    let stored = StoredProfile::new(probe.profile(), probe.cells.clone(), reads, now.as_secs());
+    let mut stored = StoredProfile::new(probe.profile(), probe.cells.clone(), now.as_secs());
+    stored.direct = probe.direct;
     stored.write(&Disk, dir)?;
     Ok(dir.join(lodestore_store::probe::DEVICE_FILE).display().to_string())
 }

@@ -78,11 +78,12 @@ mod tests {
     use super::*;
     use crate::edges::MemoryEdges;
     use crate::partition::{Algorithm, PartitionConfig, partition};
+    use crate::topology::Direction;
 
     fn report(pairs: Vec<[u32; 2]>, n_parts: u16) -> crate::partition::PartitionReport {
         let edges = MemoryEdges::new(pairs).unwrap();
         let config = PartitionConfig::new(Algorithm::Metis, n_parts);
-        let config = PartitionConfig { undirected: true, ..config };
+        let config = PartitionConfig { direction: Direction::Undirected, ..config };
         partition(&edges, edges.n_nodes(), &config).unwrap().report
     }
 

@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::edges::{EdgeError, EdgeStream};
 use crate::ids::PartId;
+use crate::topology::Direction;
 
 pub use algorithm::Algorithm;
 pub use plan::{MemoryPlan, PlannedPhase};
@@ -48,8 +49,8 @@ pub struct PartitionConfig {
     pub algorithm: Algorithm,
     /// Number of partitions, 1 or more.
     pub n_parts: u16,
-    /// Each edge stands for both directions.
-    pub undirected: bool,
+    /// Whether each edge stands for both directions.
+    pub direction: Direction,
     /// When given, no partition owns more than this times |V| / p nodes, rounded down, but at
     /// least |V| / p rounded up. Refinement keeps to [`REFINED_BALANCE`] where nothing is given.
     pub max_balance: Option<f64>,
@@ -69,7 +70,7 @@ impl PartitionConfig {
         Self {
             algorithm,
             n_parts,
-            undirected: false,
+            direction: Direction::Directed,
             max_balance: None,
             refine_rounds: 0,
             max_memory_bytes: None,

@@ -6,6 +6,7 @@ use super::steps::{StepSeconds, peak_rss_bytes};
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
+use crate::topology::Direction;
 
 /// Partitions whose members are tracked in one pass, one bit each.
 const PARTS_PER_PASS: usize = 64;
@@ -72,7 +73,7 @@ pub struct StreamOrder {
 /// Measures `assignment` in passes over the edges: one for each 64 partitions, or two when there
 /// are more than 64; 10 bytes per node.
 ///
-/// For an edge (u, v), v's owner needs u; when `undirected`, u's owner needs v as well.
+/// For an edge (u, v), v's owner needs u; when it is undirected, u's owner needs v as well.
 pub(super) fn measure(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
@@ -132,14 +133,14 @@ impl Halos {
         let mut needed_by = vec![0u64; assignment.len()];
         let mut overlaps = vec![0u16; assignment.len()];
         for first in (0..n_parts).step_by(PARTS_PER_PASS) {
-            need(edges, assignment, config.undirected, first, &mut needed_by)?;
+            need(edges, assignment, config.direction, first, &mut needed_by)?;
             for (overlap, parts) in overlaps.iter_mut().zip(&needed_by) {
                 *overlap += parts.count_ones() as u16;
             }
         }
         for first in (0..n_parts).step_by(PARTS_PER_PASS) {
             if n_parts > PARTS_PER_PASS {
-                need(edges, assignment, config.undirected, first, &mut needed_by)?;
+                need(edges, assignment, config.direction, first, &mut needed_by)?;
             }
             for (&overlap, &parts) in overlaps.iter().zip(&needed_by) {
                 let mut left = parts;
@@ -160,7 +161,7 @@ impl Halos {
 fn need(
     edges: &dyn EdgeStream,
     assignment: &[PartId],
-    undirected: bool,
+    direction: Direction,
     first: usize,
     needed_by: &mut [u64],
 ) -> Result<(), EdgeError> {
@@ -169,6 +170,7 @@ fn need(
         _ => 0,
     };
     needed_by.fill(0);
+    let undirected = direction == Direction::Undirected;
     for_each_edge(edges, |u, v| {
         let (owner_u, owner_v) = (assignment[u as usize], assignment[v as usize]);
         if owner_u != owner_v {
@@ -187,13 +189,13 @@ fn count_edges(
 ) -> Result<(u64, Vec<u64>, StreamOrder), EdgeError> {
     let (mut n_cut, mut part_edges) = (0, vec![0; usize::from(config.n_parts)]);
     let (mut n_ascending, mut n_same, mut jumps) = (0u64, 0u64, 0u64);
-    let mut before = None;
+    let (mut before, undirected) = (None, config.direction == Direction::Undirected);
     edges.for_each_chunk(&mut |chunk| {
         for &[u, v] in chunk {
             let (owner_u, owner_v) = (assignment[u as usize], assignment[v as usize]);
             n_cut += u64::from(owner_u != owner_v);
             part_edges[owner_v.index()] += 1;
-            part_edges[owner_u.index()] += u64::from(config.undirected && u != v);
+            part_edges[owner_u.index()] += u64::from(undirected && u != v);
             let source = before.replace(u).unwrap_or(u);
             n_ascending += u64::from(source <= u);
             n_same += u64::from(source == u);
@@ -233,8 +235,8 @@ mod tests {
     ) -> PartitionReport {
         let edges = MemoryEdges::new(pairs.to_vec()).unwrap();
         let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
-        let config =
-            PartitionConfig { undirected, ..PartitionConfig::new(Algorithm::Hash, n_parts) };
+        let config = PartitionConfig::new(Algorithm::Hash, n_parts);
+        let config = PartitionConfig { direction: undirected.into(), ..config };
         measure(&edges, &assignment, &config, Vec::new(), 0).unwrap()
     }
 

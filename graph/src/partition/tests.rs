@@ -109,7 +109,7 @@ fn spring_cuts_real_graphs_far_less_than_hash() {
         }
         let edges = ArrayEdges::open_npy(&path, None).unwrap();
         let config = PartitionConfig::new(Algorithm::Spring(SpringParams::default()), 4);
-        let config = PartitionConfig { undirected, ..config };
+        let config = PartitionConfig { direction: undirected.into(), ..config };
         let report = partition(&edges, edges.n_nodes(), &config).unwrap().report;
         assert!(report.edge_cut < most, "{name}: cut {}", report.edge_cut);
         assert!(report.node_balance < 1.25, "{name}: balance {}", report.node_balance);

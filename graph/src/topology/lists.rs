@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{EdgePolicy, TopologyError, TopologyOptions, TopologySummary};
+use super::{Direction, EdgePolicy, TopologyError, TopologyOptions, TopologySummary};
 use crate::edges::EdgeStream;
 use crate::ids::NodeId;
 use crate::relabel::Relabelling;
@@ -117,7 +117,8 @@ pub(super) fn for_each<E: InEdge>(
 fn count(input: ListInput<'_>) -> Result<(Vec<u32>, u64), TopologyError> {
     let ListInput { edges, relabelling, options } = input;
     let internal_of = &relabelling.internal_of;
-    let (undirected, loops) = (options.undirected, options.self_loops == EdgePolicy::Keep);
+    let undirected = options.direction == Direction::Undirected;
+    let loops = options.self_loops == EdgePolicy::Keep;
     let mut degrees = vec![0u32; internal_of.len()];
     let mut n_self_loops = 0;
     edges.for_each_chunk(&mut |chunk| {
@@ -168,7 +169,8 @@ fn gather<E: InEdge>(
     gathered.clear();
     gathered.resize(n_edges, E::default());
     let (internal_of, first) = (&relabelling.internal_of, window.start);
-    let (undirected, loops) = (options.undirected, options.self_loops == EdgePolicy::Keep);
+    let undirected = options.direction == Direction::Undirected;
+    let loops = options.self_loops == EdgePolicy::Keep;
     let (mut changed, mut edge) = (false, 0);
     edges.for_each_chunk(&mut |chunk| {
         for (edge, &[u, v]) in (edge..).zip(chunk) {
@@ -261,7 +263,7 @@ mod tests {
             if u != v || options.self_loops == EdgePolicy::Keep {
                 ends.push((u, v));
             }
-            if options.undirected && u != v {
+            if options.direction == Direction::Undirected && u != v {
                 ends.push((v, u));
             }
             for (u, v) in ends {
@@ -288,7 +290,7 @@ mod tests {
         fn agrees_with_plain_lists_for_any_window(
             ends in prop::collection::vec((0u32..20, 0u32..20), 0..120),
             parts in prop::collection::vec(0u16..4, 20..26),
-            undirected: bool,
+            direction in any::<bool>().prop_map(Direction::from),
             (self_loops, duplicates) in (policy(), policy()),
             window_edges in 0usize..150,
         ) {
@@ -296,7 +298,7 @@ mod tests {
             let assignment: Vec<PartId> = parts.iter().map(|&p| PartId(p)).collect();
             let relabelling = Relabelling::new(&assignment, 4).unwrap();
             let options =
-                TopologyOptions { undirected, self_loops, duplicates, ..Default::default() };
+                TopologyOptions { direction, self_loops, duplicates, ..Default::default() };
             let (mut lists, counts) = naive(&pairs, &relabelling, &options);
             let edges = MemoryEdges::new(pairs).unwrap();
             let found = built::<NumberedEdge>(&edges, &relabelling, &options, window_edges);

@@ -272,19 +272,27 @@ pub enum EdgePolicy {
 }
 
 /// Whether an edge can be followed against its direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// Edges are as given.
+    #[default]
     Directed,
     /// The reverse of every edge is an edge too.
     Undirected,
 }
 
+impl From<bool> for Direction {
+    /// Returns the direction of edges that are undirected, or are not.
+    fn from(undirected: bool) -> Self {
+        if undirected { Self::Undirected } else { Self::Directed }
+    }
+}
+
 /// How a topology is made of edges.
 #[derive(Clone, Copy, Debug)]
 pub struct TopologyOptions<'a> {
-    /// Adds the reverse of every edge that is no self loop.
-    pub undirected: bool,
+    /// Whether the reverse of every edge that is no self loop is added.
+    pub direction: Direction,
     /// Edges from a node to itself; kept by default.
     pub self_loops: EdgePolicy,
     /// Directed edges with the same ends as an earlier one; dropped by default. Where they are kept
@@ -302,7 +310,7 @@ pub struct TopologyOptions<'a> {
 impl Default for TopologyOptions<'_> {
     fn default() -> Self {
         Self {
-            undirected: false,
+            direction: Direction::Directed,
             self_loops: EdgePolicy::Keep,
             duplicates: EdgePolicy::Drop,
             edge_ids: false,
@@ -316,7 +324,7 @@ impl TopologyOptions<'_> {
     /// Returns the usual ones, for edges of one direction or of both.
     #[must_use]
     pub fn usual(direction: Direction) -> Self {
-        Self { undirected: direction == Direction::Undirected, ..Self::default() }
+        Self { direction, ..Self::default() }
     }
 }
 

@@ -143,11 +143,10 @@ proptest! {
     fn files_and_memory_give_the_same_lists(
         ends in prop::collection::vec((0u32..12, 0u32..12), 0..60),
         assignment in prop::collection::vec(0u16..6, 12..15),
-        undirected: bool,
+        direction in any::<bool>().prop_map(Direction::from),
     ) {
         let pairs = ends.iter().map(|&(u, v)| [u, v]).collect();
         let edges = MemoryEdges::new(pairs).unwrap();
-        let direction = if undirected { Direction::Undirected } else { Direction::Directed };
         let written = write(&edges, &assignment, 6, direction);
         let mapped = open(&written).unwrap();
         let memory = Topology::from_edges(&edges, &written.relabelling, direction).unwrap();
@@ -195,8 +194,7 @@ fn write_columns(
     assignment: &[u16],
     options: &TopologyOptions<'_>,
 ) -> (Written, TopologySummary) {
-    let direction = if options.undirected { Direction::Undirected } else { Direction::Directed };
-    let written = write(edges, assignment, 5, direction);
+    let written = write(edges, assignment, 5, options.direction);
     let path_of = |part: PartId| written.dir.path().join(format!("{part}.csr"));
     let summary =
         write_topologies_with(edges, &written.relabelling, options, UUID, &path_of).unwrap();
@@ -223,7 +221,7 @@ proptest! {
         let weights = weights_of(pairs.len());
         let policy = |keep| if keep { EdgePolicy::Keep } else { EdgePolicy::Drop };
         let options = TopologyOptions {
-            undirected,
+            direction: undirected.into(),
             self_loops: policy(keep_loops),
             duplicates: policy(keep_duplicates),
             edge_ids,

@@ -9,9 +9,9 @@ use lodestore_store::Dtype;
 use lodestore_store::source::NpzMember;
 
 use super::text::Lines;
-use super::{NO_LABEL, SPLIT_VALUES, refused};
+use super::{NO_LABEL, SPLIT_VALUES};
 use crate::config::{RowLayout, TensorFile};
-use crate::error::Error;
+use crate::error::{Error, refused};
 
 /// Elements converted at a time.
 const CHUNK: usize = 1 << 16;
@@ -50,11 +50,6 @@ impl<'a> Numbers<'a> {
         wide[..size].copy_from_slice(bytes);
         let unsigned = u64::from_le_bytes(wide);
         let shift = 64 - 8 * size as u32;
-        let float = |value: f64| match value {
-            value if value.is_nan() => Some(NO_LABEL),
-            value if value.fract() == 0.0 && value.abs() < 9e15 => Some(value as i64),
-            _ => None,
-        };
         let found = match self.dtype {
             NpyType::I8 | NpyType::I16 | NpyType::I32 | NpyType::I64 => {
                 Some((unsigned << shift) as i64 >> shift)
@@ -62,8 +57,8 @@ impl<'a> Numbers<'a> {
             NpyType::U8 | NpyType::U16 | NpyType::U32 | NpyType::U64 | NpyType::Bool => {
                 i64::try_from(unsigned).ok()
             }
-            NpyType::F32 => float(f32::from_bits(unsigned as u32).into()),
-            NpyType::F64 => float(f64::from_bits(unsigned)),
+            NpyType::F32 => whole(f32::from_bits(unsigned as u32).into()),
+            NpyType::F64 => whole(f64::from_bits(unsigned)),
             NpyType::F16 => None,
         };
         found.ok_or_else(|| {
@@ -117,62 +112,72 @@ impl<'a> Numbers<'a> {
 /// Converts text with as many floats on each line to packed rows in `scratch`.
 pub(super) fn text_rows(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
     let out = scratch.join(format!("{name}.f32"));
-    let (mut lines, mut file, mut width) = (Lines::open(path)?, create(&out)?, 0u32);
-    let mut row: Vec<f32> = Vec::new();
-    loop {
-        row.clear();
-        let Some(line) = lines.next()? else { break };
-        let mut numbers = line.split(',').map(|text| text.trim().parse::<f32>());
-        if numbers.try_for_each(|number| number.map(|number| row.push(number))).is_err() {
-            return Err(lines.refused("has a column that is no number"));
-        };
-        let found = row.len() as u32;
-        if width == 0 {
-            width = found;
-        } else if width != found {
-            return Err(lines.refused(&format!("has {found} columns, the first one {width}")));
-        }
-        file.write_all(bytemuck::cast_slice(&row)).map_err(Error::io(&out, "write"))?;
-    }
+    let mut file = create(&out)?;
+    let (n_rows, width) = numbers(
+        path,
+        "number",
+        |text| text.parse().ok(),
+        |row: &[f32]| file.write_all(bytemuck::cast_slice(row)).map_err(Error::io(&out, "write")),
+    )?;
     file.flush().map_err(Error::io(&out, "write"))?;
-    if width == 0 {
+    if n_rows == 0 {
         return Err(refused(path, "no rows; expected a line of numbers for each node"));
     }
-    let raw = Some(RowLayout { dtype: Dtype::F32, width });
+    let raw = Some(RowLayout { dtype: Dtype::F32, width: width as u32 });
     Ok(TensorFile { raw, ..TensorFile::new(name, out) })
 }
 
 /// Converts text with as many integers on each line to an `.npy` file in `scratch`; `nan` is
 /// [`NO_LABEL`].
 pub(super) fn text_integers(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
-    let (mut lines, mut all, mut width, mut n_rows) = (Lines::open(path)?, Vec::new(), 0, 0u64);
-    while let Some(line) = lines.next()? {
-        let before = all.len();
-        let mut numbers = line.split(',').map(|text| integer(text.trim()));
-        if numbers.try_for_each(|number| number.map(|number| all.push(number))).is_none() {
-            return Err(lines.refused("has a column that is no integer"));
-        };
-        let found = all.len() - before;
-        if n_rows > 0 && width != found {
-            return Err(lines.refused(&format!("has {found} columns, the first one {width}")));
-        }
-        (width, n_rows) = (found, n_rows + 1);
-    }
+    let mut all = Vec::new();
+    let (n_rows, width) = numbers(path, "integer", integer, |row| {
+        all.extend_from_slice(row);
+        Ok(())
+    })?;
     let out = scratch.join(format!("{name}.npy"));
     let shape = if width == 1 { vec![n_rows] } else { vec![n_rows, width as u64] };
-    let mut file = NpyWriter::create(&out, NpyType::I64, &shape)?;
-    file.write_all(bytemuck::cast_slice(&all))?;
-    file.finish()?;
+    NpyWriter::write(&out, NpyType::I64, &shape, bytemuck::cast_slice(&all))?;
     Ok(TensorFile::new(name, out))
+}
+
+/// Passes the numbers of each line of a text to `take`. Returns the lines, and the numbers of each,
+/// which must be as many. `kind` is what `parse` returns, for people.
+fn numbers<T>(
+    path: &Path,
+    kind: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    mut take: impl FnMut(&[T]) -> Result<(), Error>,
+) -> Result<(u64, usize), Error> {
+    let (mut lines, mut row, mut n_rows, mut width) = (Lines::open(path)?, Vec::new(), 0, 0);
+    while let Some(line) = lines.next()? {
+        row.clear();
+        let mut parsed = line.split(',').map(|text| parse(text.trim()));
+        if parsed.try_for_each(|number| number.map(|number| row.push(number))).is_none() {
+            return Err(lines.refused(&format!("has a column that is no {kind}")));
+        }
+        if n_rows > 0 && width != row.len() {
+            let found = row.len();
+            return Err(lines.refused(&format!("has {found} columns, the first one {width}")));
+        }
+        (n_rows, width) = (n_rows + 1, row.len());
+        take(&row)?;
+    }
+    Ok((n_rows, width))
 }
 
 /// Parses an integer, written as one or as a float; `nan` is [`NO_LABEL`].
 fn integer(text: &str) -> Option<i64> {
-    text.parse().ok().or_else(|| match text.parse::<f64>().ok()? {
+    text.parse().ok().or_else(|| whole(text.parse().ok()?))
+}
+
+/// Returns a float that is an integer as one; NaN is [`NO_LABEL`].
+fn whole(value: f64) -> Option<i64> {
+    match value {
         value if value.is_nan() => Some(NO_LABEL),
         value if value.fract() == 0.0 && value.abs() < 9e15 => Some(value as i64),
         _ => None,
-    })
+    }
 }
 
 /// The split of each node, filled from lists of nodes.
@@ -211,9 +216,7 @@ impl Split {
     /// Writes the split to `scratch`.
     pub(super) fn write(self, scratch: &Path) -> Result<TensorFile, Error> {
         let out = scratch.join("split.npy");
-        let mut file = NpyWriter::create(&out, NpyType::U8, &[self.of_node.len() as u64])?;
-        file.write_all(&self.of_node)?;
-        file.finish()?;
+        NpyWriter::write(&out, NpyType::U8, &[self.of_node.len() as u64], &self.of_node)?;
         Ok(TensorFile::new("split", out))
     }
 }

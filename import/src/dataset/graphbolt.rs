@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::edges::{EdgeFile, EdgeFiles, EdgeFormat};
+use lodestore_graph::edges::{EdgeFile, EdgeFormat};
 use lodestore_graph::npy::{NpyArray, NpyType, NpyWriter};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::convert::{Numbers, Split};
-use super::{Dataset, NO_LABEL, refused};
+use super::{Dataset, NO_LABEL};
 use crate::config::TensorFile;
-use crate::error::Error;
+use crate::error::{Error, node_count, refused};
 
 const METADATA_FILE: &str = "metadata.yaml";
 /// Bytes of it at most.
@@ -99,18 +99,8 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
             return Err(refused(&path, format!("{reason}; found node types {types}")));
         }
     };
-    let n_nodes = u32::try_from(nodes.num).ok().filter(|&n| n < u32::MAX);
-    let n_nodes = n_nodes.ok_or_else(|| {
-        refused(&path, format!("{} nodes; a graph has up to 2^32 - 2", nodes.num))
-    })?;
-    let mut dataset = Dataset {
-        edges: EdgeFiles::one(edge_file(dir, edges, scratch.path())?),
-        tensors: Vec::new(),
-        nodes: Some(n_nodes),
-        undirected: false,
-        warnings: Vec::new(),
-        scratch,
-    };
+    let n_nodes = node_count(&path, nodes.num)?;
+    let mut dataset = Dataset::new(edge_file(dir, edges, scratch.path())?, n_nodes, scratch);
     for feature in &metadata.feature_data {
         let file = dir.join(&feature.path);
         if feature.domain != "node" {
@@ -121,7 +111,7 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
         dataset.tensors.push(TensorFile::new(&feature.name, file));
     }
     if let Some(task) = metadata.tasks.first() {
-        add_task(dir, task, n_nodes, &mut dataset)?;
+        add_task(dir, task, &mut dataset)?;
     }
     for task in metadata.tasks.iter().skip(1) {
         let name = task.name.as_deref().unwrap_or("without a name");
@@ -154,7 +144,8 @@ fn check_format(path: &Path, format: &str) -> Result<(), Error> {
 }
 
 /// Adds `split`, and `label` where the features have none.
-fn add_task(dir: &Path, task: &Task, n_nodes: u32, dataset: &mut Dataset) -> Result<(), Error> {
+fn add_task(dir: &Path, task: &Task, dataset: &mut Dataset) -> Result<(), Error> {
+    let n_nodes = dataset.nodes;
     let (mut split, mut labels) = (Split::new(n_nodes), Vec::new());
     let sets = [&task.train_set, &task.validation_set, &task.test_set];
     for (number, set) in
@@ -201,9 +192,8 @@ fn add_task(dir: &Path, task: &Task, n_nodes: u32, dataset: &mut Dataset) -> Res
     let has_label = dataset.tensors.iter().any(|tensor| tensor.name == "label");
     if !labels.is_empty() && !has_label {
         let out = dataset.scratch.path().join("label.npy");
-        let mut file = NpyWriter::create(&out, NpyType::I64, &[n_nodes.into()])?;
-        file.write_all(bytemuck::cast_slice(&labels))?;
-        file.finish()?;
+        let bytes = bytemuck::cast_slice(&labels);
+        NpyWriter::write(&out, NpyType::I64, &[n_nodes.into()], bytes)?;
         dataset.tensors.push(TensorFile::new("label", out));
     }
     Ok(())

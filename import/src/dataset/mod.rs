@@ -12,12 +12,14 @@ mod text;
 use std::path::Path;
 use std::str::FromStr;
 
-use lodestore_graph::edges::EdgeFiles;
+use lodestore_graph::edges::{EdgeFile, EdgeFiles};
+use lodestore_graph::topology::Direction;
 use tempfile::TempDir;
 use thiserror::Error;
 
 use crate::config::TensorFile;
 use crate::error::Error;
+use crate::run::parent_of;
 
 /// Label of a node that has none.
 pub const NO_LABEL: i64 = -1;
@@ -63,9 +65,9 @@ pub struct Dataset {
     /// Tensors, by the names `feat`, `label`, `split` and those of the layout.
     pub tensors: Vec<TensorFile>,
     /// Number of nodes.
-    pub nodes: Option<u32>,
-    /// Whether the layout says that each edge stands for both directions.
-    pub undirected: bool,
+    pub nodes: u32,
+    /// Undirected where the layout says that each edge stands for both directions.
+    pub direction: Direction,
     /// Parts of the dataset that are left out, for people.
     pub warnings: Vec<String>,
     /// Converted files; removed with this.
@@ -75,10 +77,7 @@ pub struct Dataset {
 impl Dataset {
     /// Reads the folder `dir`. Converted files go to a folder beside `out`, the place of the graph.
     pub fn open(layout: Layout, dir: &Path, out: &Path) -> Result<Self, Error> {
-        let parent = match out.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
+        let parent = parent_of(out);
         let scratch = tempfile::Builder::new().prefix(".lode-").tempdir_in(parent);
         let scratch = scratch.map_err(Error::io(parent, "create a folder in"))?;
         match layout {
@@ -87,16 +86,18 @@ impl Dataset {
         }
     }
 
+    /// Returns the dataset of these edges alone, of one direction.
+    fn new(edges: EdgeFile, nodes: u32, scratch: TempDir) -> Self {
+        let (tensors, warnings) = (Vec::new(), Vec::new());
+        let (edges, direction) = (EdgeFiles::one(edges), Direction::Directed);
+        Self { edges, tensors, nodes, direction, warnings, scratch }
+    }
+
     /// Returns the folder of converted files.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
-}
-
-/// Returns an error about a file or folder of a dataset.
-fn refused(path: &Path, reason: impl Into<String>) -> Error {
-    Error::Dataset { path: path.to_owned(), reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -7,15 +7,15 @@
 
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::edges::{EdgeFile, EdgeFiles};
+use lodestore_graph::edges::EdgeFile;
 use lodestore_store::source::Npz;
 use tempfile::TempDir;
 
+use super::Dataset;
 use super::convert::{Numbers, Split, text_integers, text_rows};
 use super::text::Lines;
-use super::{Dataset, refused};
 use crate::config::TensorFile;
-use crate::error::Error;
+use crate::error::{Error, node_count, refused};
 
 /// Datasets that store each undirected edge once (`add_inverse_edge` of the benchmark's table).
 const UNDIRECTED: [&str; 2] = ["products", "proteins"];
@@ -42,13 +42,11 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
         false => of_text(&raw, scratch)?,
     };
     let name = dir.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    dataset.undirected = UNDIRECTED.iter().any(|known| name.contains(known));
+    dataset.direction = UNDIRECTED.iter().any(|known| name.contains(known)).into();
     if find(&raw, "edge-feat").is_some() {
         dataset.warnings.push("features of edges are left out".to_owned());
     }
-    if let Some(n_nodes) = dataset.nodes {
-        add_split(&dir.join("split"), n_nodes, &mut dataset)?;
-    }
+    add_split(&dir.join("split"), &mut dataset)?;
     Ok(dataset)
 }
 
@@ -69,14 +67,7 @@ fn of_text(raw: &Path, scratch: TempDir) -> Result<Dataset, Error> {
             tensors.push(text_integers(tensor, &path, scratch.path())?);
         }
     }
-    Ok(Dataset {
-        edges: EdgeFiles::one(EdgeFile::at(edges)),
-        tensors,
-        nodes: Some(n_nodes),
-        undirected: false,
-        warnings: Vec::new(),
-        scratch,
-    })
+    Ok(Dataset { tensors, ..Dataset::new(EdgeFile::at(edges), n_nodes, scratch) })
 }
 
 fn of_arrays(raw: &Path, data: &Path, scratch: TempDir) -> Result<Dataset, Error> {
@@ -105,14 +96,7 @@ fn of_arrays(raw: &Path, data: &Path, scratch: TempDir) -> Result<Dataset, Error
         let mut npz = Npz::open(&labels)?;
         tensors.push(integers(&mut npz, &labels, "node_label", "label", scratch.path())?);
     }
-    Ok(Dataset {
-        edges: EdgeFiles::one(EdgeFile::at(edges)),
-        tensors,
-        nodes: Some(n_nodes),
-        undirected: false,
-        warnings: Vec::new(),
-        scratch,
-    })
+    Ok(Dataset { tensors, ..Dataset::new(EdgeFile::at(edges), n_nodes, scratch) })
 }
 
 /// Converts an array of an archive to integers.
@@ -129,7 +113,7 @@ fn integers(
 }
 
 /// Adds the split of the only folder of `split`, if there is one.
-fn add_split(split: &Path, n_nodes: u32, dataset: &mut Dataset) -> Result<(), Error> {
+fn add_split(split: &Path, dataset: &mut Dataset) -> Result<(), Error> {
     let Ok(entries) = split.read_dir() else { return Ok(()) };
     let folders = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
     let mut folders: Vec<PathBuf> = folders.collect();
@@ -142,7 +126,7 @@ fn add_split(split: &Path, n_nodes: u32, dataset: &mut Dataset) -> Result<(), Er
             return Err(refused(split, format!("several splits ({}); keep one", names.join(", "))));
         }
     };
-    let mut nodes = Split::new(n_nodes);
+    let mut nodes = Split::new(dataset.nodes);
     for (set, name) in SETS.iter().enumerate() {
         let path = find(folder, name).ok_or_else(|| {
             refused(folder, format!("no {name}.csv.gz; lists of nodes in text are expected"))
@@ -170,9 +154,4 @@ fn only_count(path: &Path) -> Result<u32, Error> {
         return Err(refused(path, "several graphs; only one can be imported"));
     }
     node_count(path, found)
-}
-
-fn node_count(path: &Path, found: i64) -> Result<u32, Error> {
-    let n_nodes = u32::try_from(found).ok().filter(|&n| n < u32::MAX);
-    n_nodes.ok_or_else(|| refused(path, format!("{found} nodes; a graph has up to 2^32 - 2")))
 }

@@ -18,7 +18,7 @@ use zip::write::SimpleFileOptions;
 use super::convert::{Numbers, Split};
 use super::*;
 use crate::config::{EdgeRules, ImportConfig};
-use crate::observer::Silent;
+use crate::run::Silent;
 
 /// Five nodes, five edges.
 const EDGES: [[u32; 2]; 5] = [[0, 1], [1, 2], [2, 3], [4, 0], [3, 4]];
@@ -56,9 +56,7 @@ impl Folder {
     fn npy<T: bytemuck::NoUninit>(&self, name: &str, dtype: NpyType, shape: &[u64], values: &[T]) {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let mut file = NpyWriter::create(&path, dtype, shape).unwrap();
-        file.write_all(bytemuck::cast_slice(values)).unwrap();
-        file.finish().unwrap();
+        NpyWriter::write(&path, dtype, shape, bytemuck::cast_slice(values)).unwrap();
     }
 
     /// Puts `.npy` files of the dataset into an archive.
@@ -193,7 +191,7 @@ fn imported(folder: &Folder, layout: Layout) -> PathBuf {
         edges: dataset.edges.clone(),
         rules: EdgeRules::default(),
         tensors: std::mem::take(&mut dataset.tensors),
-        nodes: dataset.nodes,
+        nodes: Some(dataset.nodes),
         partition: PartitionConfig::new(Algorithm::Hash, 2),
         order: RowOrder::Input,
         compare_orders: false,
@@ -248,7 +246,7 @@ fn only_some_datasets_store_one_direction() {
         let path = folder.0.path().join(name);
         fs::rename(folder.path(), &path).unwrap();
         let dataset = Dataset::open(Layout::Ogb, &path, &folder.0.path().join("g")).unwrap();
-        assert_eq!(dataset.undirected, expected, "{name}");
+        assert_eq!(dataset.direction, expected.into(), "{name}");
     }
 }
 

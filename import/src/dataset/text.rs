@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::refused;
-use crate::error::Error;
+use crate::error::{Error, refused};
 
 /// Bytes of a line at most; a longer one is no line of numbers.
 const MAX_LINE_BYTES: u64 = 1 << 24;

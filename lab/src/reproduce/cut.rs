@@ -11,7 +11,7 @@ use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
-use lodestore_graph::topology::{Direction, Topology};
+use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use lodestore_trainer::report::RowsFrom;
@@ -131,7 +131,7 @@ impl Source {
 
     /// Cuts the graph as `config` says.
     pub(super) fn cut(&self, config: &PartitionConfig) -> Result<Cut> {
-        let config = PartitionConfig { undirected: self.undirected, ..config.clone() };
+        let config = PartitionConfig { direction: self.undirected.into(), ..config.clone() };
         let (report, relabelling, topology) = cut_edges(&self.edges, self.n_nodes, &config)?;
         Ok(Cut {
             report,
@@ -175,8 +175,7 @@ pub(super) fn cut_edges(
 ) -> Result<(PartitionReport, Relabelling, Topology)> {
     let cut = partition(edges, n_nodes, config)?;
     let relabelling = Relabelling::new(&cut.assignment, config.n_parts)?;
-    let direction = if config.undirected { Direction::Undirected } else { Direction::Directed };
-    let topology = Topology::from_edges(edges, &relabelling, direction)?;
+    let topology = Topology::from_edges(edges, &relabelling, config.direction)?;
     Ok((cut.report, relabelling, topology))
 }
 

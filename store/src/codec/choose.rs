@@ -1,7 +1,7 @@
 //! A sample of rows, how it shrinks and how fast it unpacks; [`CodecCase`] decides by that.
 
 use std::hint::black_box;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::rule::{CodecCase, CodecVerdict, fits};
@@ -30,10 +30,10 @@ impl CodecChoice {
 }
 
 /// Rows to take a sample of, the table that they stand for, and where it will be read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SampledTable<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct SampledTable {
     /// Named in errors.
-    pub(crate) file: &'a Path,
+    pub(crate) file: PathBuf,
     pub(crate) n_rows: u32,
     pub(crate) row_bytes: usize,
     /// Bytes of all of the table's rows on this machine.
@@ -42,43 +42,37 @@ pub(crate) struct SampledTable<'a> {
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// Sizes and times of a table's sample.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct CodecAssessment {
-    pub(crate) case: CodecCase,
-    pub(crate) verdict: CodecVerdict,
-}
+impl SampledTable {
+    /// Returns a table of these rows alone, to be read on this machine from a disk of this profile.
+    pub(crate) fn new(file: PathBuf, n_rows: u32, row_bytes: usize, disk: DiskProfile) -> Self {
+        let (table_bytes, memory_bytes) =
+            (u64::from(n_rows) * row_bytes as u64, available_memory_bytes());
+        Self { file, n_rows, row_bytes, table_bytes, disk, memory_bytes }
+    }
 
-/// Chooses the codec for the segment `file` of `n_rows` rows of `row_bytes`, which is all of its
-/// table. `copy_rows` fills a buffer with the rows from the given one on. It is called for a sample
-/// only where that decides.
-pub(crate) fn choose<E: From<StoreError>>(
-    choice: CodecChoice,
-    file: &Path,
-    n_rows: u32,
-    row_bytes: usize,
-    copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
-) -> Result<SegmentCodec, E> {
-    let (disk, memory_bytes) = (DiskProfile::default(), available_memory_bytes());
-    let table_bytes = u64::from(n_rows) * row_bytes as u64;
-    let table = SampledTable { file, n_rows, row_bytes, table_bytes, disk, memory_bytes };
-    match choice {
-        CodecChoice::Raw => Ok(SegmentCodec::Raw),
-        CodecChoice::Zstd => Ok(SegmentCodec::zstd_for(row_bytes)),
-        CodecChoice::Auto => {
-            let assessed = table.assess(copy_rows)?;
-            Ok(assessed.map_or(SegmentCodec::Raw, |assessed| assessed.verdict.codec))
+    /// Chooses the codec, by a sample where `choice` leaves that open. `copy_rows` fills a buffer
+    /// with the rows from the given one on.
+    pub(crate) fn choose<E: From<StoreError>>(
+        &self,
+        choice: CodecChoice,
+        copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<SegmentCodec, E> {
+        match choice {
+            CodecChoice::Raw => Ok(SegmentCodec::Raw),
+            CodecChoice::Zstd => Ok(SegmentCodec::zstd_for(self.row_bytes)),
+            CodecChoice::Auto => {
+                let assessed = self.assess(copy_rows)?;
+                Ok(assessed.map_or(SegmentCodec::Raw, |(_, verdict)| verdict.codec))
+            }
         }
     }
-}
 
-impl SampledTable<'_> {
-    /// Takes a sample and judges by it; `None` for a table that is raw without a look: see
-    /// [`SampledTable::raw_anyway`].
+    /// Takes a sample; returns its sizes and times, and what follows from them. Returns `None` for
+    /// a table that is raw without a look: see [`SampledTable::raw_anyway`].
     pub(crate) fn assess<E: From<StoreError>>(
         &self,
         copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Option<CodecAssessment>, E> {
+    ) -> Result<Option<(CodecCase, CodecVerdict)>, E> {
         if self.raw_anyway().is_some() {
             return Ok(None);
         }
@@ -92,7 +86,7 @@ impl SampledTable<'_> {
             disk: self.disk,
             memory_bytes: self.memory_bytes,
         };
-        Ok(Some(CodecAssessment { case, verdict: case.judge() }))
+        Ok(Some((case, case.judge())))
     }
 
     /// Returns why no sample would make it anything but raw.
@@ -112,14 +106,14 @@ impl SampledTable<'_> {
         let group_rows = SegmentCodec::zstd_for(self.row_bytes).group_rows().min(self.n_rows);
         let n_groups = u64::from(self.n_rows / group_rows);
         let mut group = vec![0; group_rows as usize * self.row_bytes];
-        let failed = StoreError::io(self.file, "compress");
+        let failed = |source| StoreError::io(&self.file, "compress")(source);
         let mut encoder = GroupEncoder::new(group.len()).map_err(failed)?;
         let n_samples = n_groups.min(SAMPLE_GROUPS);
         let mut all = Sample::default();
         for sample in 0..n_samples {
             let first = (sample * n_groups / n_samples) as u32 * group_rows;
             copy_rows(first, &mut group)?;
-            let stored = encoder.store(&group).map_err(StoreError::io(self.file, "compress"))?;
+            let stored = encoder.store(&group).map_err(failed)?;
             all.raw_bytes += group.len() as u64;
             all.stored_bytes += stored.len() as u64;
             let (raw_bytes, row_bytes) = (group.len(), self.row_bytes);

@@ -8,12 +8,11 @@ mod rule;
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
-
-pub(crate) use choose::{SampledTable, choose};
+pub(crate) use choose::SampledTable;
 pub(crate) use decoder::{StoredGroup, with_decoder};
 pub(crate) use encoder::GroupEncoder;
 
+use crate::dtype::UnknownName;
 use crate::layout::{LayoutError, check_group_rows};
 
 /// Rows shorter than this share a group; a read of any of them unpacks all of the group.
@@ -46,14 +45,6 @@ pub enum CodecChoice {
     Raw,
     /// Always zstd: smallest.
     Zstd,
-}
-
-/// A name that is no codec.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("unknown codec `{found}`; expected auto, raw or zstd")]
-pub struct UnknownCodec {
-    /// The name given.
-    pub found: String,
 }
 
 impl SegmentCodec {
@@ -106,14 +97,14 @@ impl fmt::Display for SegmentCodec {
 }
 
 impl FromStr for CodecChoice {
-    type Err = UnknownCodec;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self, UnknownCodec> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         match name {
             "auto" => Ok(Self::Auto),
             "raw" => Ok(Self::Raw),
             "zstd" => Ok(Self::Zstd),
-            _ => Err(UnknownCodec { found: name.to_owned() }),
+            _ => Err(UnknownName::new(name, "codec", "auto, raw or zstd")),
         }
     }
 }

@@ -63,7 +63,8 @@ impl CodecCase {
         let row_bytes = self.row_bytes as f64;
         let group_bytes = row_bytes * f64::from(zstd.group_rows());
         let copy_s = row_bytes * COPY_S_PER_BYTE;
-        let (raw_fits, zstd_fits) = (self.fits(self.raw_bytes), self.fits(self.zstd_bytes));
+        let (raw_fits, zstd_fits) =
+            (fits(self.raw_bytes, self.memory_bytes), fits(self.zstd_bytes, self.memory_bytes));
         // A random row is unpacked with its whole group.
         let unpack_s = match raw_fits {
             true => UNPACK_S + UNPACK_S_PER_STORED_BYTE * group_bytes / ratio,
@@ -92,10 +93,6 @@ impl CodecCase {
         );
         let codec = if pays { zstd } else { SegmentCodec::Raw };
         CodecVerdict { codec, raw_row_s, zstd_row_s, reason }
-    }
-
-    fn fits(&self, n_bytes: u64) -> bool {
-        fits(n_bytes, self.memory_bytes)
     }
 
     /// Returns the seconds that the disk takes for bytes that begin anywhere in a page.

@@ -6,9 +6,6 @@
 //! synced. Before the rename there is no graph, after it there is a whole one. An import that fails
 //! removes its staging folder. One that is killed leaves it behind under that name, safe to delete.
 
-mod error;
-mod rows;
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,30 +13,64 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Direction;
+use thiserror::Error;
 use uuid::Uuid;
 
-pub use error::ImportError;
-
 use crate::catalog::{Catalog, SegmentRecord};
-use crate::codec::CodecChoice;
+use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
 use crate::dtype::Dtype;
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
-use crate::graph::{self, Graph, META_FILE};
+use crate::graph::{self, Graph, META_FILE, check_digest};
 use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
-use crate::nan::NanPolicy;
-use crate::segment::SegmentIdentity;
+use crate::nan::{NanPolicy, first_nan};
+use crate::plan::DiskProfile;
+use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource, check_source};
 use crate::tensor::TensorSpec;
-pub use rows::TensorOptions;
-pub(crate) use rows::{NewTable, SegmentPlace, SourceRows, write_segment};
+use crate::verify::read_back;
 
 /// The tensor that every graph has: `i64`, width 1, the input's id of each node.
 pub const EXTERNAL_ID_TENSOR: &str = "external_id";
 
 /// Version of the segments that an import writes.
 const FIRST_VERSION: u32 = 1;
+
+/// Rows are copied from the source in pieces of about this many bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// How the rows of a tensor are imported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorOptions {
+    /// Treatment of NaN.
+    pub nan: NanPolicy,
+    /// How to store the rows.
+    pub codec: CodecChoice,
+}
+
+/// Why a graph could not be imported. Nothing is left behind.
+#[derive(Debug, Error)]
+pub enum ImportError {
+    /// Something is at the place already.
+    #[error("{} exists already; an import never overwrites, choose another place", out.display())]
+    Exists {
+        /// Place asked for.
+        out: PathBuf,
+    },
+    /// A tensor by a name that is taken.
+    #[error("tensor `{name}` is there already (`{EXTERNAL_ID_TENSOR}` is always made by import)")]
+    DuplicateTensor {
+        /// The name.
+        name: String,
+    },
+    /// The input is not as it must be.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The graph could not be written, or did not read back as written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// A graph that is being built.
 #[derive(Debug)]
@@ -178,13 +209,13 @@ impl Importer {
         }
         let tensor = check_source(name, source, book.n_nodes())?;
         let dir = parent_of(&self.out);
-        let table = NewTable { device: &*self.device, dir, spec: &tensor, n_rows: book.n_nodes() };
-        let codec = table.settle(options.codec, |first, sample| {
+        let (file, disk) = (dir.join(name), DiskProfile::load(&*self.device, dir));
+        let table = SampledTable::new(file, book.n_nodes(), tensor.row_bytes(), disk);
+        let codec = table.choose(options.codec, |first, sample| {
             let first = first as usize;
             let rows = &external_of[first..first + sample.len() / tensor.row_bytes()];
-            Ok(source.copy_rows(rows, sample)?)
+            Ok::<_, ImportError>(source.copy_rows(rows, sample)?)
         })?;
-        let options = TensorOptions { codec, ..options };
         let total = u64::from(book.n_nodes());
         for part in book.parts() {
             let range = book.range(part);
@@ -198,11 +229,10 @@ impl Importer {
                 n_rows: range.end - range.start,
                 delta_of: None,
             };
-            let (dir, file) = (self.part_dir(part)?, graph::segment_file(name, FIRST_VERSION));
+            let path = self.part_dir(part)?.join(graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);
-            let place = SegmentPlace { device: &*self.device, dir: &dir, file };
-            let rows = SourceRows { source, options, rows };
-            let record = write_segment(place, &identity, rows, &mut report)?;
+            let rows = SourceRows { source, nan: options.nan, codec, rows };
+            let record = write_segment(&*self.device, &path, &identity, rows, &mut report)?;
             self.records.push((part, record));
         }
         self.tensors.push(tensor);
@@ -263,6 +293,58 @@ fn sync_tree(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
 
 fn sync(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
     device.sync(path).map_err(StoreError::io(path, "sync"))
+}
+
+/// Rows of a source, by their numbers in it, and how they are imported.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceRows<'a> {
+    pub(crate) source: &'a dyn TensorSource,
+    pub(crate) nan: NanPolicy,
+    /// One for all partitions of the tensor.
+    pub(crate) codec: SegmentCodec,
+    pub(crate) rows: &'a [u32],
+}
+
+/// Writes rows of a source as the segment `path`; `report` receives the rows done.
+pub(crate) fn write_segment(
+    device: &dyn FileSystem,
+    path: &Path,
+    identity: &SegmentIdentity,
+    rows: SourceRows<'_>,
+    report: &mut dyn FnMut(u64),
+) -> Result<SegmentRecord, ImportError> {
+    let SourceRows { source, nan, codec, rows } = rows;
+    let row_bytes = identity.tensor.row_bytes();
+    let mut writer = SegmentWriter::create(device, path, identity, codec)?;
+    let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
+    let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
+    let mut done = 0;
+    for rows in rows.chunks(chunk_rows) {
+        let bytes = &mut buffer[..rows.len() * row_bytes];
+        source.copy_rows(rows, bytes)?;
+        if nan == NanPolicy::Refuse {
+            refuse_nan(source, &identity.tensor, rows, bytes)?;
+        }
+        writer.write_rows(bytes)?;
+        done += rows.len() as u64;
+        report(done);
+    }
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let record = SegmentRecord::new(identity, writer.finish()?, file);
+    check_digest(&read_back(device, path, identity)?, &record)?;
+    Ok(record)
+}
+
+fn refuse_nan(
+    source: &dyn TensorSource,
+    tensor: &TensorSpec,
+    rows: &[u32],
+    bytes: &[u8],
+) -> Result<(), SourceError> {
+    let Some(element) = first_nan(tensor.dtype, bytes) else { return Ok(()) };
+    let width = tensor.width as usize;
+    let (row, column) = (rows[element / width], element % width);
+    Err(SourceError::Nan { file: source.path().to_owned(), row, column })
 }
 
 /// External ids as a source: row `e` holds the number `e`.

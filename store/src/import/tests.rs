@@ -6,7 +6,7 @@ use lodestore_graph::npy::NpyType;
 
 use super::*;
 use crate::fixture::{Ring, files, npy};
-use crate::source::{NpySource, SourceError};
+use crate::source::{DenseSource, SourceError};
 
 #[test]
 fn what_exists_is_never_overwritten() {
@@ -72,7 +72,7 @@ fn nan_is_refused_by_row_and_column_or_kept_on_purpose() {
     values[13] = f32::from_bits(0x7fc0_0bad);
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let path = npy(ring.dir.path().join("nan.npy"), NpyType::F32, &[6, 3], &bytes);
-    let source = NpySource::open(&path).unwrap();
+    let source = DenseSource::open_npy(&path).unwrap();
     let mut importer = ring.begin();
     let error = ring.add(&mut importer, &source).unwrap_err();
     let place = matches!(error, ImportError::Source(SourceError::Nan { row: 4, column: 1, .. }));

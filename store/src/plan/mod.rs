@@ -3,14 +3,11 @@
 //! A plan is pure: rows, the segment's layout and a device profile go in; extents come out.
 //! Readers execute plans and decide nothing.
 
-mod error;
-mod profile;
 mod sort;
 
 use std::ops::Range;
 
-pub use error::PlanError;
-pub use profile::DiskProfile;
+use thiserror::Error;
 
 use crate::layout::{DATA_OFFSET, SegmentLayout};
 use crate::limits::{MAX_EXTENT_BYTES, PAGE_BYTES};
@@ -78,24 +75,7 @@ impl ReadPlan {
         layout: &SegmentLayout,
         profile: &DiskProfile,
     ) -> Result<(), PlanError> {
-        self.build_window(&[rows], layout, profile)
-    }
-
-    /// Plans the rows of several batches as one: what several of them need is read once, and
-    /// neighbours across batches join.
-    ///
-    /// Output rows are counted over the window: batch by batch, in the order of each batch.
-    pub fn build_window(
-        &mut self,
-        batches: &[&[RowIdx]],
-        layout: &SegmentLayout,
-        profile: &DiskProfile,
-    ) -> Result<(), PlanError> {
-        self.clear();
-        let found = batches.iter().map(|batch| batch.len()).sum();
-        self.out_rows = u32::try_from(found).map_err(|_| PlanError::TooManyRows { found })?;
-        let rows = batches.iter().copied().flatten().zip(0u32..);
-        self.rows.extend(rows.map(|(&row, out_row)| PlannedRow { row, out_row }));
+        self.take_in_order(rows)?;
         self.finish(layout, profile)
     }
 
@@ -161,13 +141,6 @@ impl ReadPlan {
         self.extents.iter().map(|extent| u64::from(extent.n_pages) * PAGE_BYTES).sum()
     }
 
-    /// Returns the physical limit of executing the plan: the sum of 1 / IOPS + bytes / bandwidth.
-    #[must_use]
-    pub fn ideal_seconds(&self, profile: &DiskProfile) -> f64 {
-        self.extents.len() as f64 / profile.iops
-            + self.read_bytes() as f64 / profile.bandwidth_bytes_per_s
-    }
-
     fn clear(&mut self) {
         self.extents.clear();
         self.row_ends.clear();
@@ -175,9 +148,19 @@ impl ReadPlan {
         self.out_rows = 0;
     }
 
+    /// Takes rows to output rows `0..rows.len()`.
+    fn take_in_order(&mut self, rows: &[RowIdx]) -> Result<(), PlanError> {
+        self.clear();
+        let found = rows.len();
+        self.out_rows = u32::try_from(found).map_err(|_| PlanError::TooManyRows { found })?;
+        let rows = rows.iter().zip(0u32..);
+        self.rows.extend(rows.map(|(&row, out_row)| PlannedRow { row, out_row }));
+        Ok(())
+    }
+
     /// Checks the rows taken, sorts them by place and finds their extents.
     fn finish(&mut self, layout: &SegmentLayout, profile: &DiskProfile) -> Result<(), PlanError> {
-        self.take_rows(layout)?;
+        self.sort_rows(layout)?;
         let max_gap_pages = profile.max_gap_pages();
         match layout.groups() {
             None => self.coalesce(max_gap_pages, |row| layout.packed_span(row)),
@@ -187,7 +170,7 @@ impl ReadPlan {
     }
 
     /// Checks the rows taken and sorts them by place.
-    fn take_rows(&mut self, layout: &SegmentLayout) -> Result<(), PlanError> {
+    fn sort_rows(&mut self, layout: &SegmentLayout) -> Result<(), PlanError> {
         let n_rows = layout.n_rows();
         if self.rows.iter().fold(false, |any, planned| any | (planned.row.0 >= n_rows)) {
             let position = self.rows.iter().position(|planned| planned.row.0 >= n_rows);
@@ -236,12 +219,8 @@ impl ReadPlan {
         rows: &[RowIdx],
         layout: &SegmentLayout,
     ) -> Result<(), PlanError> {
-        self.clear();
-        let found = rows.len();
-        self.out_rows = u32::try_from(found).map_err(|_| PlanError::TooManyRows { found })?;
-        self.rows
-            .extend(rows.iter().zip(0u32..).map(|(&row, out_row)| PlannedRow { row, out_row }));
-        self.take_rows(layout)?;
+        self.take_in_order(rows)?;
+        self.sort_rows(layout)?;
         for (planned, n_rows) in self.rows.iter().zip(1u32..) {
             let pages = layout.row_pages(planned.row).unwrap_or_default();
             let n_pages = (pages.end - pages.start) as u32;
@@ -250,6 +229,78 @@ impl ReadPlan {
         }
         Ok(())
     }
+}
+
+/// Rates of a device under many concurrent requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DiskProfile {
+    /// Random page reads per second with a deep queue.
+    pub iops: f64,
+    /// Sequential bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+}
+
+impl Default for DiskProfile {
+    /// Returns a common NVMe disk behind virtio; reading through gaps of up to 16 KiB pays.
+    fn default() -> Self {
+        Self { iops: 90_000.0, bandwidth_bytes_per_s: 1.8e9 }
+    }
+}
+
+impl DiskProfile {
+    /// Returns whether some device could be so: 1 to 10⁹ requests and 1 kB to 1 PB per second.
+    #[must_use]
+    pub fn is_sensible(&self) -> bool {
+        (1.0..=1e9).contains(&self.iops) && (1e3..=1e15).contains(&self.bandwidth_bytes_per_s)
+    }
+
+    /// Returns the seconds that a request of `n_bytes` costs the device.
+    #[must_use]
+    pub fn request_seconds(&self, n_bytes: u64) -> f64 {
+        1.0 / self.iops + n_bytes as f64 / self.bandwidth_bytes_per_s
+    }
+
+    /// Returns the most pages worth reading through: gap bytes / bandwidth < 1 / IOPS.
+    ///
+    /// 0 for a profile without sense (zero, negative or not a number).
+    #[must_use]
+    pub fn max_gap_pages(&self) -> u64 {
+        let pages = self.bandwidth_bytes_per_s / self.iops / PAGE_BYTES as f64;
+        if !(self.iops > 0.0 && pages > 0.0) {
+            return 0;
+        }
+        // Strictly below: a gap that costs exactly one request is not joined. Saturating cast.
+        (pages.ceil() - 1.0).max(0.0) as u64
+    }
+}
+
+/// Why rows cannot be planned.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// A row past the end of the segment.
+    #[error("row {row} at position {position} of the request; the partition has {n_rows} rows")]
+    NoRow {
+        /// Row asked for.
+        row: RowIdx,
+        /// Its position in the request.
+        position: usize,
+        /// Rows of the segment.
+        n_rows: u32,
+    },
+    /// An output row past the end of the output.
+    #[error("output row {out_row}; the output has {out_rows} rows")]
+    NoOutputRow {
+        /// Output row asked for.
+        out_row: u32,
+        /// Rows of the output.
+        out_rows: u32,
+    },
+    /// More rows than one plan can count.
+    #[error("{found} rows in one plan; the limit is {}", u32::MAX)]
+    TooManyRows {
+        /// Rows asked for.
+        found: usize,
+    },
 }
 
 #[cfg(test)]

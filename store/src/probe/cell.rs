@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lodestore_graph::splitmix64;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -136,8 +137,8 @@ impl Offsets {
     }
 
     fn next(&mut self) -> u64 {
-        let random = next_random(&mut self.state);
-        ((u128::from(random) * u128::from(self.n_places)) >> 64) as u64 * PAGE_BYTES
+        self.state = splitmix64(self.state);
+        ((u128::from(self.state) * u128::from(self.n_places)) >> 64) as u64 * PAGE_BYTES
     }
 }
 
@@ -145,15 +146,6 @@ impl Offsets {
 /// read.
 pub(super) fn random_start() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
-}
-
-/// Draws the next number by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(super) fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }
 
 fn quantile_us(latencies_ns: &mut [u64], quantile: f64) -> f64 {

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 pub use cell::ProbeCell;
 pub(crate) use stored::FORMAT_VERSION as PROFILE_FORMAT_VERSION;
-pub use stored::{DEVICE_FILE, ProbeReads, ProfileError, StoredProfile};
+pub use stored::{DEVICE_FILE, ProfileError, StoredProfile};
 
 use crate::error::StoreError;
 use crate::plan::DiskProfile;

@@ -1,8 +1,7 @@
 //! A measured profile, kept with the graph: `device.toml`.
 //!
-//! The first line is `checksum = "xxxxxxxx"`, the CRC-32 in hexadecimal of all bytes after it; then
-//! follow, as TOML, the keys of [`StoredProfile`]. The file may be missing or deleted: rows are
-//! read all the same, by plans for a usual disk.
+//! It is a sealed text (`sealed_text.rs`) with the keys of [`StoredProfile`]. The file may be
+//! missing or deleted: rows are read all the same, by plans for a usual disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use crate::error_origin::ErrorOrigin;
 use crate::file_system::FileSystem;
 use crate::plan::DiskProfile;
 use crate::probe::ProbeCell;
+use crate::sealed_text::{format_version, read_text, seal_text, sealed_body};
 
 /// Name of the file in the graph's folder.
 pub const DEVICE_FILE: &str = "device.toml";
@@ -28,8 +28,6 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Most cells of a table.
 const MAX_CELLS: usize = 256;
-
-const CHECKSUM_KEY: &str = "checksum = \"";
 
 /// A profile and how it came about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,26 +67,13 @@ impl From<ProfileError> for StoreError {
     }
 }
 
-/// How the reads of a probe reached the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProbeReads {
-    /// Past the page cache.
-    Direct,
-    /// Through the page cache.
-    Cached,
-}
-
 impl StoredProfile {
-    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s`.
+    /// Returns a profile that was fitted to `cells`, measured at `measured_unix_s` by reads past
+    /// the page cache.
     #[must_use]
-    pub fn new(
-        profile: DiskProfile,
-        cells: Vec<ProbeCell>,
-        reads: ProbeReads,
-        measured_unix_s: u64,
-    ) -> Self {
+    pub fn new(profile: DiskProfile, cells: Vec<ProbeCell>, measured_unix_s: u64) -> Self {
         let DiskProfile { iops, bandwidth_bytes_per_s } = profile;
-        let (format_version, direct) = (FORMAT_VERSION, reads == ProbeReads::Direct);
+        let (format_version, direct) = (FORMAT_VERSION, true);
         Self { format_version, measured_unix_s, direct, iops, bandwidth_bytes_per_s, cells }
     }
 
@@ -106,19 +91,12 @@ impl StoredProfile {
             let (file, newer_format) = (path.clone(), None);
             ProfileError { file, reason, origin, newer_format }
         };
-        let refused = |error: &io::Error| failed(error.to_string(), ErrorOrigin::of(error));
-        let file = match device.open(&path) {
+        let text = match read_text(device, &path, MAX_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(|error| refused(&error))?,
+            read => read.map_err(|error| failed(error.to_string(), ErrorOrigin::of(&error)))?,
         };
-        let mut text = file.len_bytes().and_then(|n| {
-            let mut text = vec![0; n.min(MAX_BYTES) as usize];
-            file.read_exact_at(&mut text, 0).map(|()| text)
-        });
-        let text = text.as_mut().map_err(|error| refused(error))?;
-        // Bytes outside UTF-8 change here, and the checksum detects that.
-        let text = String::from_utf8_lossy(text);
-        let newer_format = format_of(&text).filter(|format| *format > FORMAT_VERSION);
+        let newer_format = sealed_body(&text).ok().and_then(|body| format_version(body).ok());
+        let newer_format = newer_format.filter(|format| *format > FORMAT_VERSION);
         let parsed = Self::parse(&text).map(Some);
         parsed
             .map_err(|reason| ProfileError { newer_format, ..failed(reason, ErrorOrigin::Damage) })
@@ -139,26 +117,19 @@ impl StoredProfile {
         write().map_err(|error| {
             // It may never have been created, or have been moved to its place.
             let _ = device.remove_file(&temporary);
-            let reason = format!("cannot write: {error}");
-            ProfileError {
-                file: path.clone(),
-                reason,
-                origin: ErrorOrigin::of(&error),
-                newer_format: None,
-            }
+            let (file, reason) = (path.clone(), format!("cannot write: {error}"));
+            ProfileError { file, reason, origin: ErrorOrigin::of(&error), newer_format: None }
         })
     }
 
     fn to_text(&self) -> io::Result<String> {
-        let body = toml::to_string(self).map_err(io::Error::other)?;
-        Ok(format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes())))
+        Ok(seal_text(&toml::to_string(self).map_err(io::Error::other)?))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let body = sound_body(text)?;
-        let found = toml::from_str::<ProfileVersion>(body).map_err(|error| error.to_string())?;
-        if found.format_version > FORMAT_VERSION {
-            let found = found.format_version;
+        let body = sealed_body(text)?;
+        let found = format_version(body).map_err(|error| error.to_string())?;
+        if found > FORMAT_VERSION {
             return Err(format!("format version {found}, this release reads {FORMAT_VERSION}"));
         }
         let stored: Self = toml::from_str(body).map_err(|error| error.to_string())?;
@@ -171,32 +142,6 @@ impl StoredProfile {
         }
         Ok(stored)
     }
-}
-
-/// The one key whose meaning no later format may change.
-#[derive(Deserialize)]
-struct ProfileVersion {
-    format_version: u32,
-}
-
-/// Returns the format that a sound text says it has.
-fn format_of(text: &str) -> Option<u32> {
-    let body = sound_body(text).ok()?;
-    toml::from_str::<ProfileVersion>(body).ok().map(|version| version.format_version)
-}
-
-/// Returns the text after a first line that vouches for it.
-fn sound_body(text: &str) -> Result<&str, String> {
-    let not_ours = || format!("the first line must be `{CHECKSUM_KEY}xxxxxxxx\"`");
-    let (line, body) = text.split_once('\n').ok_or_else(not_ours)?;
-    let expected = line.strip_prefix(CHECKSUM_KEY).and_then(|rest| rest.strip_suffix('"'));
-    let expected = expected.ok_or_else(not_ours)?;
-    let found = crc32fast::hash(body.as_bytes());
-    if format!("{found:08x}") == expected {
-        return Ok(body);
-    }
-    let expected: String = expected.chars().take(16).collect();
-    Err(format!("checksum expected {expected}, found {found:08x}"))
 }
 
 impl DiskProfile {
@@ -235,14 +180,13 @@ mod tests {
             p50_us: 80.0,
             p99_us: 200.5,
         };
-        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), ProbeReads::Direct, 1_800_000_000)
+        StoredProfile::new(profile, [1, 64].map(cell).to_vec(), 1_800_000_000)
     }
 
     /// Returns a changed text under a checksum that fits.
     fn sealed(change: impl FnOnce(&str) -> String) -> String {
         let text = stored().to_text().unwrap();
-        let body = change(text.split_once('\n').unwrap().1);
-        format!("{CHECKSUM_KEY}{:08x}\"\n{body}", crc32fast::hash(body.as_bytes()))
+        seal_text(&change(text.split_once('\n').unwrap().1))
     }
 
     #[test]

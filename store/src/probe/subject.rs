@@ -7,7 +7,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::cell::{next_random, random_start};
+use lodestore_graph::splitmix64;
+
+use super::cell::random_start;
 use crate::error::StoreError;
 use crate::ring::ReadFile;
 
@@ -84,7 +86,8 @@ fn write_random(
     for done in (0..n_bytes).step_by(PIECE_BYTES) {
         progress("write", done, n_bytes);
         for word in piece.as_chunks_mut::<8>().0 {
-            *word = next_random(&mut state).to_le_bytes();
+            state = splitmix64(state);
+            *word = state.to_le_bytes();
         }
         file.write_all(&piece)?;
     }

@@ -1,16 +1,19 @@
-//! A reader past the page cache: best when the rows do not fit in memory.
+//! Readers past the page cache: best when the rows do not fit in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::pread::execute_by_threads;
 use super::queued::execute;
 use super::{RowReader, check_output};
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
 use crate::plan::ReadPlan;
-use crate::ring::{ReadFile, lease};
+use crate::ring::{InlineQueue, ReadFile, WorkerQueue, lend_arena, lend_ring};
 use crate::segment::Segment;
+
+/// A plan of at most this many extents is read by the calling thread: waking another one would take
+/// longer.
+const INLINE_EXTENTS: usize = 2;
 
 /// A reader of a segment through an io_uring, past the page cache where the file system can. It
 /// checks every page that holds a planned row each time it is read.
@@ -31,12 +34,6 @@ impl DirectReader {
         let file = open_file(&segment)?;
         Ok(Self { segment, file })
     }
-
-    /// Returns the segment that is read.
-    #[must_use]
-    pub fn segment(&self) -> &Segment {
-        &self.segment
-    }
 }
 
 impl RowReader for DirectReader {
@@ -46,8 +43,8 @@ impl RowReader for DirectReader {
 
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
         check_output(plan.out_rows(), self.layout(), out)?;
-        match lease(&self.file) {
-            Ok(mut ring) => execute(&self.segment, plan, out, &mut *ring),
+        match lend_ring(&self.file, |ring| execute(&self.segment, plan, out, ring)) {
+            Ok(done) => done,
             Err(error) => {
                 // No `Once`: in a child of a fork in the midst of it, it would never end.
                 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
@@ -58,17 +55,67 @@ impl RowReader for DirectReader {
                     };
                     tracing::warn!("no io_uring ({error}{raise}): threads read instead, slower");
                 }
-                execute_by_threads(&self.segment, &self.file, plan, out)
+                execute_by_threads(&self.segment, Some(&self.file), plan, out)
             }
         }
     }
 }
 
+/// A reader of a segment by positional reads of the process's threads, past the page cache where
+/// the file system can. It checks every page that holds a planned row each time it is read.
+///
+/// Shared between threads; each has 64 MiB of memory while it executes a plan, 16 MiB when many do.
+#[derive(Debug)]
+pub struct PreadReader {
+    segment: Arc<Segment>,
+    /// None on a device that is no disk: the thread that asks reads there.
+    file: Option<Arc<ReadFile>>,
+}
+
+impl PreadReader {
+    /// Opens a segment's file once more, for direct reads, if it has one.
+    pub fn open(segment: impl Into<Arc<Segment>>) -> Result<Self, StoreError> {
+        let segment = segment.into();
+        let file = segment.file().as_file().map(|_| open_file(&segment)).transpose()?;
+        Ok(Self { segment, file })
+    }
+}
+
+impl RowReader for PreadReader {
+    fn layout(&self) -> &SegmentLayout {
+        self.segment.layout()
+    }
+
+    fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
+        check_output(plan.out_rows(), self.layout(), out)?;
+        execute_by_threads(&self.segment, self.file.as_ref(), plan, out)
+    }
+}
+
 /// Opens a segment's file for direct reads.
-pub(super) fn open_file(segment: &Segment) -> Result<Arc<ReadFile>, StoreError> {
+fn open_file(segment: &Segment) -> Result<Arc<ReadFile>, StoreError> {
     let opened = match segment.file().as_file() {
         Some(same) => ReadFile::open(segment.path(), same),
         None => Err(std::io::Error::other("it is on no disk; use the pread reader")),
     };
     opened.map(Arc::new).map_err(StoreError::io(segment.path(), "open for direct reads"))
+}
+
+/// Executes a plan whose output was checked with positional reads of `file`; without one, the
+/// calling thread reads.
+fn execute_by_threads(
+    segment: &Segment,
+    file: Option<&Arc<ReadFile>>,
+    plan: &ReadPlan,
+    out: &mut [u8],
+) -> Result<(), StoreError> {
+    let is_tiny = plan.by_extent().nth(INLINE_EXTENTS).is_none();
+    lend_arena(|arena| match file {
+        None => execute(segment, plan, out, &mut InlineQueue::new(segment.file(), arena)),
+        Some(file) if is_tiny => {
+            execute(segment, plan, out, &mut InlineQueue::new(file.file(), arena))
+        }
+        Some(file) => execute(segment, plan, out, &mut WorkerQueue::new(Arc::clone(file), arena)),
+    })
+    .map_err(StoreError::io(segment.path(), "get memory for"))?
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{MemoryReader, RowReader};
+use super::{MemoryReader, RowReader, check_output};
 use crate::error::StoreError;
 use crate::layout::SegmentLayout;
 use crate::limits::PAGE_BYTES;
@@ -51,16 +51,16 @@ impl RowReader for FaultyReader {
     }
 
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
-        self.memory.execute_with(plan, out, |extent| {
-            let bytes = self.memory.bytes_of(extent);
-            if self.n_reads.fetch_add(1, Ordering::Relaxed) != self.at_read {
-                return Ok(bytes.into());
+        let segment = &self.memory.segment;
+        check_output(plan.out_rows(), self.layout(), out)?;
+        for (extent, rows) in plan.by_extent() {
+            let mut bytes = self.memory.bytes_of(extent).to_vec();
+            if self.n_reads.fetch_add(1, Ordering::Relaxed) == self.at_read {
+                bytes = self.fault.apply(bytes).map_err(StoreError::io(segment.path(), "read"))?;
             }
-            self.fault
-                .apply(bytes.to_vec())
-                .map(Into::into)
-                .map_err(StoreError::io(self.memory.segment().path(), "read"))
-        })
+            segment.copy_rows(extent, rows, &bytes, out)?;
+        }
+        Ok(())
     }
 }
 

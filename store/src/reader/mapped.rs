@@ -8,11 +8,11 @@ use lodestore_graph::prefetch::prefetch_all;
 
 use super::{ReaderKind, RowReader, available_memory_bytes, check_output, choose, whole_rows};
 use crate::error::StoreError;
-use crate::layers::{Finder, LayerIndex, Place};
+use crate::layers::{Finder, Place};
 use crate::layout::{DATA_OFFSET, SegmentLayout};
 use crate::limits::PAGE_BYTES;
 use crate::map::FileMap;
-use crate::plan::{DiskProfile, PlannedRow, ReadPlan};
+use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 use crate::segment::{Segment, SoundBytes};
 
@@ -107,27 +107,16 @@ impl MappedReader {
         self.check_pages(first, end.div_ceil(PAGE_BYTES))?;
         Ok(&self.packed()[start..start + row_bytes])
     }
-
-    /// Copies planned rows, in the order of their places.
-    fn copy_planned(&self, rows: &[PlannedRow], out: &mut [u8]) -> Result<(), StoreError> {
-        match self.layout().groups() {
-            None => {
-                let at = |i: usize| (rows[i].row, rows[i].out_row);
-                copy_packed(&[self], &OneLayer, rows.len(), at, out)
-            }
-            Some(groups) => self.segment.copy_groups(groups, rows, out, self),
-        }
-    }
 }
 
 /// Copies rows, given with their output rows, out of layers of a tensor. The first layer has every
-/// row, and `index` says which layer has the newest value.
+/// row, and `finder` says which layer has the newest value.
 ///
 /// Returns `false`, and copies nothing, where a layer has groups, or a row or an output row does
 /// not exist: a plan is for these.
 pub(crate) fn gather_mapped(
     layers: &[&MappedReader],
-    index: &LayerIndex,
+    finder: &impl Finder,
     rows: &[(RowIdx, u32)],
     out: &mut [u8],
 ) -> Result<bool, StoreError> {
@@ -136,7 +125,7 @@ pub(crate) fn gather_mapped(
         return Ok(false);
     }
     check_output(whole_rows(layers[0].layout(), out), layers[0].layout(), out)?;
-    copy_packed(layers, index, rows.len(), |i| rows[i], out)?;
+    copy_packed(layers, finder, rows.len(), |i| rows[i], out)?;
     Ok(true)
 }
 
@@ -210,7 +199,14 @@ impl RowReader for MappedReader {
     /// Touches only pages that hold rows: reading through a gap gains nothing here.
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
         check_output(plan.out_rows(), self.layout(), out)?;
-        self.copy_planned(plan.rows(), out)
+        let rows = plan.rows();
+        match self.layout().groups() {
+            None => {
+                let at = |i: usize| (rows[i].row, rows[i].out_row);
+                copy_packed(&[self], &OneLayer, rows.len(), at, out)
+            }
+            Some(groups) => self.segment.copy_groups(groups, rows, out, self),
+        }
     }
 
     /// Copies packed rows in the order requested: sorting them costs more than it saves.
@@ -221,14 +217,12 @@ impl RowReader for MappedReader {
         plan: &mut ReadPlan,
         out: &mut [u8],
     ) -> Result<(), StoreError> {
-        let layout = self.layout();
-        // Rows that do not exist are left to the plan to refuse.
-        if layout.groups().is_some() || !self.has_all(rows, out) {
-            plan.build_scattered(rows, whole_rows(layout, out), layout, profile)?;
-            return self.execute(plan, out);
+        if gather_mapped(&[self], &OneLayer, rows, out)? {
+            return Ok(());
         }
-        check_output(whole_rows(layout, out), layout, out)?;
-        copy_packed(&[self], &OneLayer, rows.len(), |i| rows[i], out)
+        let layout = self.layout();
+        plan.build_scattered(rows, whole_rows(layout, out), layout, profile)?;
+        self.execute(plan, out)
     }
 
     fn as_mapped(&self) -> Option<&MappedReader> {

@@ -5,23 +5,21 @@ mod direct;
 #[cfg(test)]
 mod faulty;
 mod mapped;
-mod memory;
-mod pread;
 mod queued;
 
-pub use choice::{OpenOptions, ReaderKind, UnknownReader, available_memory_bytes, choose, open};
-pub use direct::DirectReader;
+pub use choice::{OpenOptions, ReaderKind, available_memory_bytes, choose, open};
+pub use direct::{DirectReader, PreadReader};
 pub use mapped::MappedReader;
 pub(crate) use mapped::gather_mapped;
-pub use memory::MemoryReader;
-pub use pread::PreadReader;
 
 use std::fmt::Debug;
 
 use crate::error::StoreError;
-use crate::layout::SegmentLayout;
-use crate::plan::{DiskProfile, ReadPlan};
+use crate::layout::{DATA_OFFSET, SegmentLayout};
+use crate::limits::PAGE_BYTES;
+use crate::plan::{DiskProfile, Extent, ReadPlan};
 use crate::row::RowIdx;
+use crate::segment::Segment;
 
 /// A way to the rows of one segment.
 pub trait RowReader: Debug + Send + Sync {
@@ -53,6 +51,44 @@ pub trait RowReader: Debug + Send + Sync {
     /// Returns the reader itself, if it copies rows out of a memory map.
     fn as_mapped(&self) -> Option<&MappedReader> {
         None
+    }
+}
+
+/// All pages of a segment in memory; each is checked on every read, as a reader of a disk would.
+#[derive(Debug)]
+pub struct MemoryReader {
+    segment: Segment,
+    pages: Vec<u8>,
+}
+
+impl MemoryReader {
+    /// Reads all pages of `segment`; memory as the segment's rows.
+    pub fn load(segment: Segment) -> Result<Self, StoreError> {
+        let n_bytes = segment.layout().n_pages() * PAGE_BYTES;
+        let mut pages = vec![0u8; n_bytes as usize];
+        let read = segment.file().read_exact_at(&mut pages, DATA_OFFSET);
+        read.map_err(StoreError::io(segment.path(), "read"))?;
+        Ok(Self { segment, pages })
+    }
+
+    /// Returns the bytes that a disk would give for `extent`.
+    fn bytes_of(&self, extent: &Extent) -> &[u8] {
+        let start = (extent.first_page * PAGE_BYTES) as usize;
+        &self.pages[start..start + extent.len_bytes()]
+    }
+}
+
+impl RowReader for MemoryReader {
+    fn layout(&self) -> &SegmentLayout {
+        self.segment.layout()
+    }
+
+    fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
+        check_output(plan.out_rows(), self.layout(), out)?;
+        for (extent, rows) in plan.by_extent() {
+            self.segment.copy_rows(extent, rows, self.bytes_of(extent), out)?;
+        }
+        Ok(())
     }
 }
 

@@ -92,7 +92,7 @@ impl TensorRepair<'_> {
             Ok(file) => file,
             Err(error) => return as_damage(error).and_then(|_| self.given_up(record, reason)),
         };
-        let identity = self.graph.identity_of_base(part, self.spec, version, &record.record);
+        let identity = self.graph.segment_identity(part, self.spec, version, record.record.segment);
         let recovered = recover(&*file, &identity, &record.record.digest, self.actions.n_threads);
         let Some(recovered) = recovered.map_err(StoreError::io(&path, "read"))? else {
             return self.given_up(record, format!("{reason}, and no digest proves any of it"));
@@ -119,7 +119,8 @@ impl TensorRepair<'_> {
         let lost = self.lost_rows(&path, rows, format!("{reason}; {RESTORE}"));
         // It is the original's: that of a placeholder would grow with every repair.
         let original = record.lost.clone().unwrap_or_else(|| record.record.clone());
-        let identity = self.graph.identity_of_base(self.part, self.spec, record.version, &original);
+        let identity =
+            self.graph.segment_identity(self.part, self.spec, record.version, original.segment);
         let unrepairable = || StoreError::Unrepairable { file: path, reason };
         let placeholder = Placeholder::of(&identity).ok_or_else(unrepairable)?;
         let (segment, digest) = (placeholder.identity.segment, placeholder.digest);

@@ -28,7 +28,7 @@ impl ReadFile {
         direct.read(true).custom_flags(OFlags::DIRECT.bits() as i32);
         let (file, is_direct) = match direct.open(path).and_then(reads_directly) {
             Ok(file) => (file, true),
-            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
                 (File::open(path)?, false)
             }
             Err(error) => return Err(error),
@@ -37,13 +37,9 @@ impl ReadFile {
         if (found.dev(), found.ino()) != (expected.dev(), expected.ino()) {
             return Err(io::Error::other("another file took its place meanwhile; open it again"));
         }
-        Ok(Self::new(file, is_direct))
-    }
-
-    fn new(file: File, is_direct: bool) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only that no two are equal matters.
-        Self { file, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), is_direct }
+        Ok(Self { file, id: NEXT_ID.fetch_add(1, Ordering::Relaxed), is_direct })
     }
 
     /// Returns whether reads bypass the page cache.
@@ -74,7 +70,7 @@ fn reads_directly(file: File) -> io::Result<File> {
     let mut arena = Arena::new(2 * PAGE_BYTES as usize)?;
     let page = arena.take(PAGE_BYTES as usize)?;
     match page.map(|mut page| file.read_at(page.bytes_mut(), 0)) {
-        Some(Err(error)) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Err(error),
+        Some(Err(error)) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Err(error),
         // Any other fault shows again when rows are read, with its place.
         _ => Ok(file),
     }

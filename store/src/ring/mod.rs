@@ -8,7 +8,6 @@
 
 mod buffers;
 mod file;
-mod inline;
 mod pool;
 mod read;
 mod uring;
@@ -16,11 +15,10 @@ mod workers;
 
 pub(crate) use buffers::{Arena, Region};
 pub(crate) use file::ReadFile;
-pub(crate) use inline::InlineQueue;
-pub(crate) use pool::{lease, lend_arena};
+pub(crate) use pool::{lend_arena, lend_ring};
 pub(crate) use read::{Read, ReadFault, Step};
 pub(crate) use uring::ReadRing;
-pub(crate) use workers::WorkerQueue;
+pub(crate) use workers::{InlineQueue, WorkerQueue};
 
 use std::io;
 

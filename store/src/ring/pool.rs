@@ -5,7 +5,6 @@
 //! parent's, and the kernel has but one side of their rings.
 
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,41 +37,56 @@ fn pools() -> &'static Pools {
 /// The system refuses rings for good.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// A ring on loan, with its file attached.
-pub(crate) struct Lease {
-    ring: Option<ReadRing>,
-    /// Where it returns to.
-    pools: &'static Pools,
-}
-
-/// Lends a ring for reads of `file`.
-pub(crate) fn lease(file: &Arc<ReadFile>) -> io::Result<Lease> {
+/// Lends a ring for reads of `file` to `with`.
+///
+/// A ring that does not come back, after a panic say, waits for its reads and ends.
+pub(crate) fn lend_ring<T>(
+    file: &Arc<ReadFile>,
+    with: impl FnOnce(&mut ReadRing) -> T,
+) -> io::Result<T> {
     if is_refused() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let pools = pools();
-    let mut ring = match idle_ring(pools, file) {
+    let lender = pools();
+    let mut ring = match idle_ring(lender, file) {
         Some(ring) => ring,
-        None => new_ring(pools).inspect_err(note_refusal)?,
+        None => new_ring(lender).inspect_err(note_refusal)?,
     };
     ring.attach(file);
-    Ok(Lease { ring: Some(ring), pools })
+    let result = with(&mut ring);
+    if !std::ptr::eq(lender, pools()) {
+        // Its memory is not mapped in a child, and may be something else's by now.
+        std::mem::forget(ring);
+        return Ok(result);
+    }
+    // Reads may be in flight, and memory be lost to the arena.
+    if ring.drain().is_err() || !ring.arena().is_whole() {
+        return Ok(result);
+    }
+    let file = ring.detach();
+    let mut rings = lock(&lender.rings);
+    if rings.len() < MAX_IDLE {
+        rings.push(ring);
+    }
+    drop(rings);
+    // Last: the end of the file's last user makes idle rings forget it, this one included.
+    drop(file);
+    Ok(result)
 }
 
 /// Returns a ring with as much memory as the kernel registers.
 fn new_ring(pools: &'static Pools) -> io::Result<ReadRing> {
-    let ring = ReadRing::new(DEPTH as u32, new_arena(pools)?)?;
-    if ring.has_registered_memory() {
-        return Ok(ring);
+    let mut arena = new_arena(pools)?;
+    for smaller_bytes in [MIDDLE_ARENA_BYTES, SMALL_ARENA_BYTES] {
+        let ring = ReadRing::new(DEPTH as u32, arena)?;
+        if ring.has_registered_memory() {
+            return Ok(ring);
+        }
+        // Never two together, which would take more memory than either needs.
+        drop(ring);
+        arena = Arena::new(smaller_bytes)?;
     }
-    // Never two together, which would take more memory than either needs.
-    drop(ring);
-    let ring = ReadRing::new(DEPTH as u32, Arena::new(MIDDLE_ARENA_BYTES)?)?;
-    if ring.has_registered_memory() {
-        return Ok(ring);
-    }
-    drop(ring);
-    ReadRing::new(DEPTH as u32, Arena::new(SMALL_ARENA_BYTES)?)
+    ReadRing::new(DEPTH as u32, arena)
 }
 
 /// Returns a large arena, while there are few of them.
@@ -142,45 +156,8 @@ fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<ReadRing> {
 
 fn note_refusal(error: &io::Error) {
     let refusals = [Errno::NOSYS, Errno::PERM, Errno::ACCESS, Errno::OPNOTSUPP];
-    if refusals.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
+    if Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno)) {
         REFUSED.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Deref for Lease {
-    type Target = ReadRing;
-
-    fn deref(&self) -> &ReadRing {
-        self.ring.as_ref().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
-    }
-}
-
-impl DerefMut for Lease {
-    fn deref_mut(&mut self) -> &mut ReadRing {
-        self.ring.as_mut().unwrap_or_else(|| unreachable!("a lease has a ring until it ends"))
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let Some(mut ring) = self.ring.take() else { return };
-        if !std::ptr::eq(self.pools, pools()) {
-            // Its memory is not mapped in a child, and may be something else's by now.
-            std::mem::forget(ring);
-            return;
-        }
-        // After a panic reads may be in flight, and memory be lost to the arena.
-        if ring.drain().is_err() || !ring.arena().is_whole() {
-            return;
-        }
-        let file = ring.detach();
-        let mut rings = lock(&self.pools.rings);
-        if rings.len() < MAX_IDLE {
-            rings.push(ring);
-        }
-        drop(rings);
-        // Last: the end of the file's last user makes idle rings forget it, this one included.
-        drop(file);
     }
 }
 

@@ -1,10 +1,10 @@
 //! One read, and what to do about what it gave.
 
-use std::fmt;
 use std::io;
 use std::ops::Range;
 
 use rustix::io::Errno;
+use thiserror::Error;
 
 use super::{MAX_READ_BYTES, Outcome, Region};
 use crate::limits::PAGE_BYTES;
@@ -48,13 +48,16 @@ pub(crate) enum Step {
 }
 
 /// Why a read was given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum ReadFault {
     /// The system's reason.
+    #[error("{0}")]
     System(Errno),
     /// The file ends before the read does.
+    #[error("the file was cut after it was opened; restore it")]
     Cut,
     /// The system says that it read more than was asked for.
+    #[error("the system claims more bytes than were asked for")]
     Overrun,
 }
 
@@ -145,16 +148,6 @@ impl From<ReadFault> for io::Error {
             ReadFault::System(errno) => errno.into(),
             ReadFault::Cut => Self::new(io::ErrorKind::UnexpectedEof, fault.to_string()),
             ReadFault::Overrun => Self::new(io::ErrorKind::InvalidData, fault.to_string()),
-        }
-    }
-}
-
-impl fmt::Display for ReadFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::System(errno) => errno.fmt(f),
-            Self::Cut => f.write_str("the file was cut after it was opened; restore it"),
-            Self::Overrun => f.write_str("the system claims more bytes than were asked for"),
         }
     }
 }

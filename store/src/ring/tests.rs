@@ -99,10 +99,11 @@ fn idle_rings_do_not_keep_files_open() {
         let again = File::open(&path).unwrap();
         flock(&again, FlockOperation::NonBlockingLockExclusive).is_ok()
     };
-    let mut ring = lease(&file).unwrap();
-    read_pages(&mut *ring, &[3, 4, 5]);
-    assert!(ring.knows(&file), "the kernel should know the file");
-    drop(ring);
+    lend_ring(&file, |ring| {
+        read_pages(ring, &[3, 4, 5]);
+        assert!(ring.knows(&file), "the kernel should know the file");
+    })
+    .unwrap();
     assert!(!is_closed());
     drop(file);
     // The kernel closes it when it gets to it.
@@ -138,7 +139,7 @@ fn another_file_in_the_place_of_the_open_one_is_refused() {
 fn file_systems_in_memory_are_read_too() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
     let (_, file) = file(dir.path(), 30);
-    read_pages(&mut *lease(&file).unwrap(), &(0..30).collect::<Vec<u8>>());
+    lend_ring(&file, |ring| read_pages(ring, &(0..30).collect::<Vec<u8>>())).unwrap();
 }
 
 /// Returns a byte at a time, and refuses each fifth call.

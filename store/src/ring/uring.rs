@@ -53,7 +53,9 @@ impl ReadRing {
         // Completions wait for the thread's next system call instead of interrupting it; kernels
         // before 5.19 do not know that.
         let uring = match builder.clone().setup_coop_taskrun().build(depth) {
-            Err(error) if is(&error, Errno::INVAL) => builder.build(depth)?,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+                builder.build(depth)?
+            }
             built => built?,
         };
         arena.set_registered(register_memory(&uring, &arena).is_ok());
@@ -162,13 +164,12 @@ impl ReadQueue for ReadRing {
             return Ok(());
         }
         for _ in 0..MAX_REFUSALS {
-            match self.uring.submit_and_wait(want) {
+            let Err(error) = self.uring.submit_and_wait(want) else { return Ok(()) };
+            match Errno::from_io_error(&error) {
                 // A signal came, or completions have to be taken first.
-                Err(error) if is(&error, Errno::INTR) || is(&error, Errno::BUSY) => return Ok(()),
-                Err(error) if is(&error, Errno::AGAIN) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                done => return done.map(|_| ()),
+                Some(Errno::INTR | Errno::BUSY) => return Ok(()),
+                Some(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+                _ => return Err(error),
             }
         }
         Err(Errno::AGAIN.into())
@@ -202,8 +203,4 @@ fn register_memory(uring: &IoUring, arena: &Arena) -> io::Result<()> {
     // SAFETY: the span is one live mapping. The kernel holds its pages for as long as it knows
     // them, so they outlive the mapping if need be.
     unsafe { uring.submitter().register_buffers(&[memory]) }
-}
-
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno.raw_os_error())
 }

@@ -1,17 +1,19 @@
-//! Positional reads by threads: for systems that refuse io_uring.
+//! Positional reads, for systems that refuse io_uring: by threads, or by the calling one.
 //!
 //! The threads belong to the process. They are started when reads wait for one, and then stay. A
 //! forked child has none of its parent's, and starts its own.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use lodestore_graph::fork::PerProcess;
+use rustix::io::Errno;
 
-use super::inline::read_now;
 use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
+use crate::file_system::FileReader;
+use crate::limits::PAGE_BYTES;
 
 /// Most threads of the process, and so most concurrent reads at the disk.
 const MAX_THREADS: usize = 32;
@@ -91,13 +93,7 @@ impl ReadQueue for WorkerQueue<'_> {
     }
 
     fn pop(&mut self) -> Option<(Read, Outcome)> {
-        let finished = match self.finished.pop_front() {
-            Some(finished) => finished,
-            None => match self.receiver.try_recv() {
-                Ok(finished) => finished,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
-            },
-        };
+        let finished = self.finished.pop_front().or_else(|| self.receiver.try_recv().ok())?;
         self.n_in_flight -= 1;
         Some(finished)
     }
@@ -153,4 +149,64 @@ impl Workers {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Positional reads by the calling thread, one after the other: for a read or two, and where
+/// nothing else works.
+pub(crate) struct InlineQueue<'a> {
+    file: &'a dyn FileReader,
+    arena: &'a mut Arena,
+    finished: VecDeque<(Read, Outcome)>,
+}
+
+impl<'a> InlineQueue<'a> {
+    pub(crate) fn new(file: &'a dyn FileReader, arena: &'a mut Arena) -> Self {
+        Self { file, arena, finished: VecDeque::new() }
+    }
+}
+
+impl ReadQueue for InlineQueue<'_> {
+    fn arena(&mut self) -> &mut Arena {
+        self.arena
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+
+    fn in_flight(&self) -> usize {
+        self.finished.len()
+    }
+
+    fn push(&mut self, mut read: Read) {
+        let outcome = read_now(self.file, &mut read);
+        self.finished.push_back((read, outcome));
+    }
+
+    fn submit(&mut self, _want: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Option<(Read, Outcome)> {
+        self.finished.pop_front()
+    }
+}
+
+/// Does what a read asks for next.
+///
+/// A device may stop anywhere; direct reads continue at whole pages only, and so does the caller.
+fn read_now(file: &dyn FileReader, read: &mut Read) -> Outcome {
+    let (offset, range) = read.rest();
+    let buffer = &mut read.region_mut().bytes_mut()[range];
+    let mut n_done = 0;
+    while n_done < buffer.len() {
+        match file.read_at(&mut buffer[n_done..], offset + n_done as u64) {
+            Ok(0) => break,
+            Ok(n) => n_done += n,
+            Err(_) if n_done >= PAGE_BYTES as usize => break,
+            // A device without numbers for its errors has failed.
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+    Ok(n_done)
 }

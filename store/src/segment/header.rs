@@ -69,6 +69,12 @@ pub(super) enum HeaderFault {
     Newer(u32),
 }
 
+impl From<String> for HeaderFault {
+    fn from(reason: String) -> Self {
+        Self::Damaged(reason)
+    }
+}
+
 impl SegmentIdentity {
     /// Returns the first field in which `self` (expected) and `found` differ, with both values.
     pub(super) fn difference(&self, found: &Self) -> Option<(&'static str, String, String)> {
@@ -115,31 +121,18 @@ impl SegmentIdentity {
 
     /// Checks a header page of a file without other proof.
     pub(super) fn from_page(page: &Page) -> Result<(Self, SegmentCodec), HeaderFault> {
-        let damaged = |reason: String| Err(HeaderFault::Damaged(reason));
         if page[0..8] != MAGIC {
-            return damaged(format!("expected the magic {MAGIC:x?}, found {:x?}", &page[0..8]));
+            return Err(format!("expected the magic {MAGIC:x?}, found {:x?}", &page[0..8]).into());
         }
-        if let Err(reason) = check_seal(page) {
-            return damaged(reason);
-        }
+        check_seal(page)?;
         if u32_at(page, 8) > SEGMENT_FORMAT_VERSION {
             return Err(HeaderFault::Newer(u32_at(page, 8)));
         }
-        let Ok(part) = u16::try_from(u32_at(page, 48)) else {
-            return damaged(format!("partition {} is out of range", u32_at(page, 48)));
-        };
-        let tensor = match tensor_of(page) {
-            Ok(tensor) => tensor,
-            Err(reason) => return damaged(reason),
-        };
-        let delta_of = match delta_of(page) {
-            Ok(delta_of) => delta_of,
-            Err(reason) => return damaged(reason),
-        };
-        let codec = match codec_of(page, tensor.row_bytes(), delta_of) {
-            Ok(codec) => codec,
-            Err(reason) => return damaged(reason),
-        };
+        let part = u32_at(page, 48);
+        let part = u16::try_from(part).map_err(|_| format!("partition {part} is out of range"))?;
+        let tensor = tensor_of(page)?;
+        let delta_of = delta_of(page)?;
+        let codec = codec_of(page, tensor.row_bytes(), delta_of)?;
         let identity = Self {
             graph: uuid_at(page, 16),
             segment: uuid_at(page, 32),

@@ -19,7 +19,6 @@ mod copy;
 mod footer;
 mod header;
 mod open;
-mod pages;
 mod parts;
 #[expect(clippy::module_inception, reason = "one file per concept; this one is the segment")]
 mod segment;

@@ -25,28 +25,31 @@ impl Segment {
     ) -> Result<Self, StoreError> {
         let file = device.open(path).map_err(StoreError::io(path, "open"))?;
         let found_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
-        check_length(path, 2 * PAGE_BYTES, found_bytes, found_bytes >= 2 * PAGE_BYTES)?;
+        let wrong_length = |expected| StoreError::FileLength {
+            file: path.to_owned(),
+            expected,
+            found: found_bytes,
+        };
+        if found_bytes < 2 * PAGE_BYTES {
+            return Err(wrong_length(2 * PAGE_BYTES));
+        }
         let mut header = [0; PAGE_BYTES as usize];
         read_page(&*file, path, 0, &mut header)?;
         let (identity, codec) =
             SegmentIdentity::from_page(&header).map_err(|fault| match fault {
                 HeaderFault::Damaged(reason) => damaged(path, "header", 0, reason),
-                HeaderFault::Newer(found) => StoreError::NewerFormat {
-                    file: path.to_owned(),
-                    found,
-                    supported: SEGMENT_FORMAT_VERSION,
-                },
+                HeaderFault::Newer(found) => {
+                    let (file, supported) = (path.to_owned(), SEGMENT_FORMAT_VERSION);
+                    StoreError::NewerFormat { file, found, supported }
+                }
             })?;
         let mut footer = [0; PAGE_BYTES as usize];
         let footer_offset = found_bytes - PAGE_BYTES;
         read_page(&*file, path, footer_offset, &mut footer)?;
         let sections = sections_of(&footer, footer_offset, path, &identity, codec)?;
-        check_length(
-            path,
-            sections.file_bytes(),
-            found_bytes,
-            sections.file_bytes() == found_bytes,
-        )?;
+        if sections.file_bytes() != found_bytes {
+            return Err(wrong_length(sections.file_bytes()));
+        }
         if let Some((field, expected, found)) = expected.difference(&identity) {
             return Err(StoreError::Misplaced { file: path.to_owned(), field, expected, found });
         }
@@ -122,15 +125,14 @@ fn layout_of(
     index: &[u8],
 ) -> Result<SegmentLayout, String> {
     let (n_rows, row_bytes) = (identity.n_rows, identity.tensor.row_bytes());
-    let is_listed = identity.delta_of.is_some();
-    let SegmentCodec::Zstd { group_rows } = codec else {
-        let layout = SegmentLayout::new(n_rows, row_bytes).map_err(|error| error.to_string())?;
-        return Ok(layout.listed(is_listed));
+    let layout = match codec {
+        SegmentCodec::Raw => SegmentLayout::new(n_rows, row_bytes),
+        SegmentCodec::Zstd { group_rows } => {
+            let lengths = words(index).take(sections.n_groups as usize);
+            SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths)
+        }
     };
-    let lengths = words(index).take(sections.n_groups as usize);
-    let layout = SegmentLayout::grouped(n_rows, row_bytes, group_rows, lengths)
-        .map_err(|error| error.to_string())?
-        .listed(is_listed);
+    let layout = layout.map_err(|error| error.to_string())?.listed(identity.delta_of.is_some());
     if layout.sections() == *sections {
         return Ok(layout);
     }
@@ -168,36 +170,17 @@ fn read_page(
     file.read_exact_at(page, offset).map_err(StoreError::io(path, "read"))
 }
 
-fn check_length(path: &Path, expected: u64, found: u64, fits: bool) -> Result<(), StoreError> {
-    if fits {
-        return Ok(());
-    }
-    Err(StoreError::FileLength { file: path.to_owned(), expected, found })
-}
-
 fn damaged(path: &Path, section: &'static str, offset: u64, reason: String) -> StoreError {
     StoreError::DamagedSegment { file: path.to_owned(), section, offset, reason }
 }
 
 #[cfg(test)]
 mod tests {
-    use lodestore_graph::PartId;
-    use uuid::Uuid;
-
     use super::*;
-    use crate::dtype::Dtype;
-    use crate::tensor::TensorSpec;
+    use crate::fixture::identity;
 
     fn listed(rows: &[u32]) -> Result<Box<[u32]>, String> {
-        let identity = SegmentIdentity {
-            graph: Uuid::from_u128(1),
-            segment: Uuid::from_u128(2),
-            part: PartId(0),
-            version: 3,
-            tensor: TensorSpec::new("feat", Dtype::U8, 4).unwrap(),
-            n_rows: rows.len() as u32,
-            delta_of: Some(10),
-        };
+        let identity = SegmentIdentity { delta_of: Some(10), ..identity(rows.len() as u32, 4) };
         // As it is in the file, padded to a page.
         let list = rows.iter().flat_map(|row| row.to_le_bytes()).chain([0; 64]);
         listed_of(&identity, &list.collect::<Vec<u8>>())

@@ -1,9 +1,9 @@
 //! Errors in the arrays of an import.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use lodestore_graph::npy::{NpyError, NpyFault};
+use lodestore_graph::npy::NpyError;
 use thiserror::Error;
 
 use crate::dtype::Dtype;
@@ -22,33 +22,13 @@ pub enum SourceError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Neither of the known endings.
-    #[error(
-        "{}: unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed rows \
-         without a header tell type and width (--raw NAME=f32x128)", file.display()
-    )]
-    Kind {
-        /// File given.
-        file: PathBuf,
-    },
-    /// An array with a header, described as rows alone.
-    #[error("{}: this is a .npy file; give it without type and width (--raw)", file.display())]
-    NotRaw {
+    /// The file is of another kind, or its content is not what such a file has.
+    #[error("{}: {reason}", file.display())]
+    Content {
         /// File concerned.
         file: PathBuf,
-    },
-    /// Raw rows of another type or width, or not all of them.
-    #[error(
-        "{}: rows of {row_bytes} bytes do not fill {found_bytes} bytes; check type and width",
-        file.display()
-    )]
-    PartOfRow {
-        /// File concerned.
-        file: PathBuf,
-        /// Bytes of one row as described.
-        row_bytes: u64,
-        /// Bytes of the file.
-        found_bytes: u64,
+        /// The fault.
+        reason: String,
     },
     /// The `.npy` file cannot be read.
     #[error(transparent)]
@@ -86,14 +66,6 @@ pub enum SourceError {
         /// Rows found.
         found: u64,
     },
-    /// More columns than a row can have.
-    #[error("{}: {found} columns are more than a row can have", file.display())]
-    Width {
-        /// File concerned.
-        file: PathBuf,
-        /// Columns found.
-        found: u64,
-    },
     /// The tensor cannot be stored.
     #[error("{}: {source}", file.display())]
     Spec {
@@ -101,34 +73,6 @@ pub enum SourceError {
         file: PathBuf,
         /// The tensor's fault.
         source: TensorSpecError,
-    },
-    /// The archive cannot be read.
-    #[error("{}: {reason}", file.display())]
-    Archive {
-        /// File concerned.
-        file: PathBuf,
-        /// The fault.
-        reason: String,
-    },
-    /// A member of the archive is no array that can be used.
-    #[error("{}: member {member}: {fault}", file.display())]
-    Member {
-        /// File concerned.
-        file: PathBuf,
-        /// Name of the member.
-        member: String,
-        /// The fault of the array.
-        fault: NpyFault,
-    },
-    /// The CSR arrays contradict each other.
-    #[error("{}: row {row}: {reason}", file.display())]
-    Csr {
-        /// File concerned.
-        file: PathBuf,
-        /// Row concerned.
-        row: u64,
-        /// The fault.
-        reason: String,
     },
     /// A row past the end of the source.
     #[error("{}: row {row} was asked for, there are {n_rows}", file.display())]
@@ -170,4 +114,17 @@ pub enum SourceError {
         /// Column of the source.
         column: usize,
     },
+}
+
+impl SourceError {
+    /// Returns an error of the content of `file`.
+    pub(super) fn content(file: &Path, reason: impl Into<String>) -> Self {
+        Self::Content { file: file.to_owned(), reason: reason.into() }
+    }
+
+    /// Turns an [`io::Error`] at `file` into a [`SourceError::Io`].
+    pub(super) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let file = file.to_owned();
+        move |source| Self::Io { file, action, source }
+    }
 }

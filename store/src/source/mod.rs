@@ -1,25 +1,20 @@
 //! Where the rows of an import come from: arrays in files, one row per node in the input's order.
 
-mod converted;
+mod dense;
 mod error;
-mod npy;
 mod npz_csr;
-mod npz_dense;
 mod npz_member;
-mod raw;
-mod safetensors;
 
 use std::path::Path;
 
-pub use converted::ConvertedSource;
-pub use error::SourceError;
-pub use npy::NpySource;
-pub use npz_csr::NpzCsrSource;
-pub use npz_dense::NpzDenseSource;
-pub use npz_member::{Npz, NpzMember};
-pub use raw::RawSource;
-pub use safetensors::SafetensorsSource;
+use lodestore_graph::npy::NpyType;
 
+pub use dense::DenseSource;
+pub use error::SourceError;
+pub use npz_csr::NpzCsrSource;
+pub use npz_member::{Npz, NpzMember};
+
+use crate::convert::{Unfit, narrow};
 use crate::dtype::Dtype;
 use crate::tensor::TensorSpec;
 
@@ -48,10 +43,14 @@ pub trait TensorSource: Send + Sync {
 pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
     let (path, member) = file_and_member(path);
     match path.extension().and_then(std::ffi::OsStr::to_str) {
-        Some("npy") => Ok(Box::new(NpySource::open(path)?)),
+        Some("npy") => Ok(Box::new(DenseSource::open_npy(path)?)),
         Some("npz") => open_npz(path, member),
-        Some("safetensors") => Ok(Box::new(SafetensorsSource::open(path, member)?)),
-        _ => Err(SourceError::Kind { file: path.to_owned() }),
+        Some("safetensors") => Ok(Box::new(DenseSource::open_safetensors(path, member)?)),
+        _ => Err(SourceError::content(
+            path,
+            "unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed \
+             rows without a header tell type and width (--raw NAME=f32x128)",
+        )),
     }
 }
 
@@ -79,12 +78,11 @@ fn open_npz(path: &Path, member: Option<&str>) -> Result<Box<dyn TensorSource>, 
         }
         (None, [only]) => only,
         (None, _) => {
-            let reason = listed("arrays", "FILE.npz:NAME", &names);
-            return Err(SourceError::Archive { file: path.to_owned(), reason });
+            return Err(SourceError::content(path, listed("arrays", "FILE.npz:NAME", &names)));
         }
     };
     let array = npz.array(&format!("{name}.npy"))?;
-    Ok(Box::new(NpzDenseSource::new(path, array)?))
+    Ok(Box::new(DenseSource::from_npz(path, array)?))
 }
 
 /// Returns the sentence that lists the first of `names` and says how to name one.
@@ -94,24 +92,10 @@ fn listed(kind: &str, form: &str, names: &[String]) -> String {
     format!("the file has {} {kind}: {}{more}; name one as {form}", names.len(), first.join(", "))
 }
 
-/// Copies rows of a source whose rows lie packed in `bytes`.
-fn copy_packed(
-    source: &dyn TensorSource,
-    bytes: &[u8],
-    rows: &[u32],
-    out: &mut [u8],
-) -> Result<(), SourceError> {
-    let row_bytes = source.width() as usize * source.dtype().size_bytes();
-    assert_eq!(out.len(), rows.len() * row_bytes, "one place for every row");
-    for (&row, out) in rows.iter().zip(out.chunks_exact_mut(row_bytes.max(1))) {
-        let start = row as usize * row_bytes;
-        let found = bytes.get(start..start + row_bytes).ok_or_else(|| {
-            let (file, n_rows) = (source.path().to_owned(), source.n_rows());
-            SourceError::NoRow { file, row, n_rows }
-        })?;
-        out.copy_from_slice(found);
-    }
-    Ok(())
+/// Returns the type of a tensor with the elements of an array.
+fn tensor_dtype(file: &Path, found: NpyType) -> Result<Dtype, SourceError> {
+    Dtype::from_npy(found)
+        .ok_or_else(|| SourceError::Dtype { file: file.to_owned(), found: found.to_string() })
 }
 
 /// Returns the tensor that `source` makes in a graph of `n_nodes` nodes.
@@ -128,10 +112,63 @@ pub fn check_source(
         return Err(SourceError::RowCount { file, expected: n_nodes, found });
     }
     let file = || source.path().to_owned();
-    let width = u32::try_from(source.width())
-        .map_err(|_| SourceError::Width { file: file(), found: source.width() })?;
+    let width = u32::try_from(source.width()).map_err(|_| {
+        let reason = format!("{} columns are more than a row can have", source.width());
+        SourceError::Content { file: file(), reason }
+    })?;
     TensorSpec::new(name, source.dtype(), width)
         .map_err(|source| SourceError::Spec { file: file(), source })
+}
+
+/// A source whose elements are converted as they are copied.
+///
+/// To a float, elements are rounded to the nearest, and a finite one that would become infinite is
+/// an error. To an integer, only integers within its range pass. Errors name row and column.
+pub struct ConvertedSource {
+    source: Box<dyn TensorSource>,
+    to: Dtype,
+}
+
+impl ConvertedSource {
+    /// Returns the rows of `source` with elements of type `to`.
+    #[must_use]
+    pub fn new(source: Box<dyn TensorSource>, to: Dtype) -> Self {
+        Self { source, to }
+    }
+}
+
+impl TensorSource for ConvertedSource {
+    fn dtype(&self) -> Dtype {
+        self.to
+    }
+
+    fn width(&self) -> u64 {
+        self.source.width()
+    }
+
+    fn n_rows(&self) -> u64 {
+        self.source.n_rows()
+    }
+
+    fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {
+        let from = self.source.dtype();
+        let mut bytes = vec![0; out.len() / self.to.size_bytes() * from.size_bytes()];
+        self.source.copy_rows(rows, &mut bytes)?;
+        narrow(from, &bytes, self.to, out).map_err(|Unfit { element, value }| {
+            let width = self.width() as usize;
+            SourceError::Unfit {
+                file: self.path().to_owned(),
+                row: rows[element / width],
+                column: element % width,
+                value,
+                dtype: self.to,
+            }
+        })
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::npy::NpyType;
 
 use super::npz_member::{Npz, NpzMember};
-use super::{SourceError, TensorSource};
+use super::{SourceError, TensorSource, tensor_dtype};
 use crate::dtype::Dtype;
 
 /// Mapped arrays `indptr`, `indices`, `data` and `shape`.
@@ -27,7 +27,7 @@ pub struct NpzCsrSource {
 impl NpzCsrSource {
     /// Maps `path` and checks all of its indices; deflated arrays are unpacked to temporary files.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let broken = |reason: String| SourceError::Archive { file: path.to_owned(), reason };
+        let broken = |reason: String| SourceError::content(path, reason);
         let mut npz = Npz::open(path)?;
         if let Some(format) = npz.small("format.npy", 256)
             && !format.ends_with(b"csr")
@@ -46,10 +46,7 @@ impl NpzCsrSource {
         let indptr = indices(npz.array("indptr.npy")?, "indptr.npy")?;
         let columns = indices(npz.array("indices.npy")?, "indices.npy")?;
         let data = npz.array("data.npy")?;
-        let dtype = Dtype::from_npy(data.dtype()).ok_or_else(|| SourceError::Dtype {
-            file: path.to_owned(),
-            found: data.dtype().to_string(),
-        })?;
+        let dtype = tensor_dtype(path, data.dtype())?;
         let (n_rows, width) = (shape.get(0), shape.get(1));
         let csr = Self { path: path.to_owned(), indptr, columns, data, dtype, n_rows, width };
         csr.check()?;
@@ -58,7 +55,7 @@ impl NpzCsrSource {
 
     /// Establishes the invariant.
     fn check(&self) -> Result<(), SourceError> {
-        let broken = |reason: String| SourceError::Archive { file: self.path.clone(), reason };
+        let broken = |reason: String| SourceError::content(&self.path, reason);
         let (n_pointers, n_columns) = (self.indptr.len(), self.columns.len());
         if n_pointers as u64 != self.n_rows.saturating_add(1) {
             let rows = self.n_rows;
@@ -71,14 +68,14 @@ impl NpzCsrSource {
             return Err(broken(format!("{n_columns} columns, but data of shape {shape:?}")));
         }
         if self.indptr.get(0) != 0 {
-            return Err(self.csr(0, format!("the first pointer is {}", self.indptr.get(0))));
+            return Err(self.csr(0, &format!("the first pointer is {}", self.indptr.get(0))));
         }
         let mut scratch = Vec::new();
         for row in 0..n_pointers - 1 {
             let (start, end) = (self.indptr.get(row), self.indptr.get(row + 1));
             if start > end || end > n_columns as u64 {
                 let reason = format!("elements {start} to {end} of {n_columns}");
-                return Err(self.csr(row as u64, reason));
+                return Err(self.csr(row as u64, &reason));
             }
             self.check_row(row as u64, start as usize..end as usize, &mut scratch)?;
         }
@@ -99,7 +96,7 @@ impl NpzCsrSource {
         scratch.clear();
         scratch.extend(elements.map(|element| self.columns.get(element)));
         if let Some(column) = scratch.iter().find(|&&column| column >= self.width) {
-            return Err(self.csr(row, format!("column {column} of {}", self.width)));
+            return Err(self.csr(row, &format!("column {column} of {}", self.width)));
         }
         if !scratch.is_sorted() {
             scratch.sort_unstable();
@@ -107,14 +104,14 @@ impl NpzCsrSource {
         match scratch.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(self.csr(
                 row,
-                format!("column {} comes twice; call .sum_duplicates() before saving", pair[0]),
+                &format!("column {} comes twice; call .sum_duplicates() before saving", pair[0]),
             )),
             None => Ok(()),
         }
     }
 
-    fn csr(&self, row: u64, reason: String) -> SourceError {
-        SourceError::Csr { file: self.path.clone(), row, reason }
+    fn csr(&self, row: u64, reason: &str) -> SourceError {
+        SourceError::content(&self.path, format!("row {row}: {reason}"))
     }
 }
 
@@ -180,14 +177,9 @@ impl Indices {
     /// Returns the integer at `i`, which must be below the length.
     fn get(&self, i: usize) -> u64 {
         let bytes = self.member.bytes();
-        if self.wide {
-            let mut wide = [0u8; 8];
-            wide.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(wide)
-        } else {
-            let mut narrow = [0u8; 4];
-            narrow.copy_from_slice(&bytes[i * 4..i * 4 + 4]);
-            u64::from(u32::from_le_bytes(narrow))
+        match self.wide {
+            true => u64::from_le_bytes(bytes.as_chunks::<8>().0[i]),
+            false => u32::from_le_bytes(bytes.as_chunks::<4>().0[i]).into(),
         }
     }
 }

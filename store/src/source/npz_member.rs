@@ -1,11 +1,12 @@
 //! Arrays inside `.npz` archives, mapped whether they are stored or deflated.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lodestore_graph::npy::{NpyFault, NpyHeader, NpyType};
+use lodestore_graph::npy::{NpyHeader, NpyType};
 use zip::{CompressionMethod, ZipArchive};
 
 use super::SourceError;
@@ -54,12 +55,10 @@ impl NpzMember {
 impl Npz {
     /// Opens an archive; its members are looked at when they are asked for.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let io = |action| move |source| SourceError::Io { file: path.to_owned(), action, source };
-        let file = File::open(path).map_err(io("open"))?;
-        let map = FileMap::of(&file).map_err(io("map"))?;
-        let archive = ZipArchive::new(file).map_err(|error| SourceError::Archive {
-            file: path.to_owned(),
-            reason: format!("not a readable .npz archive: {error}"),
+        let file = File::open(path).map_err(SourceError::io(path, "open"))?;
+        let map = FileMap::of(&file).map_err(SourceError::io(path, "map"))?;
+        let archive = ZipArchive::new(file).map_err(|error| {
+            SourceError::content(path, format!("not a readable .npz archive: {error}"))
         })?;
         Ok(Self { path: path.to_owned(), map: Arc::new(map), archive })
     }
@@ -86,31 +85,15 @@ impl Npz {
     pub fn array(&mut self, member: &str) -> Result<NpzMember, SourceError> {
         let (map, start, length) = self.locate(member)?;
         let header = NpyHeader::parse(&map[start..start + length])
-            .map_err(|fault| self.fault(member, fault))?;
-        let expected_bytes = (header.data_offset as u64).checked_add(header.data_bytes);
-        let found_bytes = length as u64;
-        match expected_bytes {
-            Some(expected) if expected == found_bytes => {}
-            Some(expected) if expected < found_bytes => {
-                let extra_bytes = found_bytes - expected;
-                return Err(self.fault(member, NpyFault::Trailing { extra_bytes }));
-            }
-            _ => {
-                let expected_bytes = expected_bytes.unwrap_or(u64::MAX);
-                let fault = NpyFault::Truncated { expected_bytes, found_bytes };
-                return Err(self.fault(member, fault));
-            }
-        }
+            .and_then(|header| header.check_length(length as u64).map(|()| header))
+            .map_err(|fault| broken(&self.path, member, &fault))?;
         Ok(NpzMember { map, start: start + header.data_offset, header })
     }
 
     /// Returns the map that holds a member's bytes, and where in it.
     fn locate(&mut self, member: &str) -> Result<(Arc<FileMap>, usize, usize), SourceError> {
+        let broken = |reason: String| broken(&self.path, member, &reason);
         let names: Vec<String> = self.archive.file_names().flatten().map(Into::into).collect();
-        let broken = |reason: String| SourceError::Archive {
-            file: self.path.clone(),
-            reason: format!("member {member}: {reason}"),
-        };
         if !names.iter().any(|name| name == member) {
             let found = names.iter().take(10).map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(broken(format!("missing; the archive has {found}")));
@@ -132,10 +115,10 @@ impl Npz {
         }
         Ok((self.map.clone(), start as usize, bytes.len()))
     }
+}
 
-    fn fault(&self, member: &str, fault: NpyFault) -> SourceError {
-        SourceError::Member { file: self.path.clone(), member: member.to_owned(), fault }
-    }
+fn broken(archive: &Path, member: &str, reason: &dyn Display) -> SourceError {
+    SourceError::content(archive, format!("member {member}: {reason}"))
 }
 
 /// Unpacks a member into a nameless temporary file and maps that: memory stays bounded, and the

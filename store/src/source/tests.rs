@@ -16,7 +16,7 @@ fn raw_rows_are_as_described() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("rows.bin");
     fs::write(&path, (0..24).collect::<Vec<u8>>()).unwrap();
-    let source = RawSource::open(&path, Dtype::I16, 4).unwrap();
+    let source = DenseSource::open_raw(&path, Dtype::I16, 4).unwrap();
     assert_eq!((source.n_rows(), source.width(), source.dtype()), (3, 4, Dtype::I16));
     let mut rows = [0; 16];
     source.copy_rows(&[2, 0], &mut rows).unwrap();
@@ -24,14 +24,16 @@ fn raw_rows_are_as_described() {
     assert!(matches!(source.copy_rows(&[3], &mut rows[..8]), Err(SourceError::NoRow { .. })));
     for (dtype, width) in [(Dtype::F32, 4), (Dtype::U8, 5), (Dtype::F32, 0), (Dtype::F64, u32::MAX)]
     {
-        let error = RawSource::open(&path, dtype, width).unwrap_err().to_string();
+        let error = DenseSource::open_raw(&path, dtype, width).unwrap_err().to_string();
         assert!(error.contains("do not fill 24 bytes"), "{error}");
     }
     fs::write(&path, b"\x93NUMPY00").unwrap();
-    assert!(matches!(RawSource::open(&path, Dtype::U8, 8), Err(SourceError::NotRaw { .. })));
+    let not_raw = DenseSource::open_raw(&path, Dtype::U8, 8).unwrap_err().to_string();
+    assert!(not_raw.contains("this is a .npy file; give it without"), "{not_raw}");
     fs::write(&path, []).unwrap();
-    assert_eq!(RawSource::open(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
-    assert!(matches!(open_source(&path), Err(SourceError::Kind { .. })));
+    assert_eq!(DenseSource::open_raw(&path, Dtype::F32, 4).unwrap().n_rows(), 0);
+    let unknown = open_source(&path).err().unwrap().to_string();
+    assert!(unknown.contains("rows.bin: unknown kind of file"), "{unknown}");
 }
 
 /// The arrays of a CSR matrix of `f32`, easily spoilt.
@@ -165,7 +167,7 @@ fn a_width_without_bounds_is_refused_before_a_row_is_made() {
     let csr = Csr { shape: [3, i64::MAX], ..Csr::small() };
     let source = csr.open().unwrap();
     let refused = check_source("feat", &source, 3).unwrap_err();
-    assert!(matches!(refused, SourceError::Width { .. }), "{refused}");
+    assert!(refused.to_string().contains("columns are more than a row can have"), "{refused}");
     let csr = Csr { shape: [3, 1 << 30], ..Csr::small() };
     let refused = check_source("feat", &csr.open().unwrap(), 3).unwrap_err();
     assert!(matches!(refused, SourceError::Spec { .. }), "{refused}");
@@ -213,8 +215,8 @@ fn other_archives_are_refused_by_what_they_lack() {
     archive.finish().unwrap();
     let error = NpzCsrSource::open(&path).unwrap_err().to_string();
     assert!(error.contains("shape.npy") && error.contains("arr_0.npy"), "{error}");
-    let unknown = open_source(&dir.path().join("x.csv")).map(|_| ()).unwrap_err();
-    assert!(matches!(unknown, SourceError::Kind { .. }));
+    let unknown = open_source(&dir.path().join("x.csv")).err().unwrap().to_string();
+    assert!(unknown.contains("x.csv: unknown kind of file"), "{unknown}");
 }
 
 #[test]
@@ -224,14 +226,14 @@ fn dense_arrays_of_one_and_two_dimensions() {
     let labels = open_source(&labels).unwrap();
     assert_eq!((labels.n_rows(), labels.width(), labels.dtype()), (3, 1, Dtype::I64));
     let cube = npy(dir.path().join("c.npy"), NpyType::U8, &[1, 2, 3], &[0; 6]);
-    assert!(matches!(NpySource::open(&cube), Err(SourceError::Shape { .. })));
+    assert!(matches!(DenseSource::open_npy(&cube), Err(SourceError::Shape { .. })));
     let wide = npy(dir.path().join("w.npy"), NpyType::U32, &[2], &[0; 8]);
-    let refused = NpySource::open(&wide).unwrap_err();
+    let refused = DenseSource::open_npy(&wide).unwrap_err();
     assert!(matches!(refused, SourceError::Dtype { .. }), "{refused}");
     let empty = npy(dir.path().join("e.npy"), NpyType::F32, &[5, 0], &[]);
-    let refused = check_source("feat", &NpySource::open(&empty).unwrap(), 5).unwrap_err();
+    let refused = check_source("feat", &DenseSource::open_npy(&empty).unwrap(), 5).unwrap_err();
     assert!(refused.to_string().contains("width 0"), "{refused}");
-    let short = NpySource::open(&dir.path().join("l.npy")).unwrap();
+    let short = DenseSource::open_npy(&dir.path().join("l.npy")).unwrap();
     let refused = check_source("label", &short, 4).unwrap_err();
     assert!(matches!(refused, SourceError::RowCount { expected: 4, found: 3, .. }), "{refused}");
 }

@@ -149,7 +149,7 @@ impl TensorVersion {
         }
         let mapped: Option<Vec<_>> = self.layers.iter().map(|it| it.reader().as_mapped()).collect();
         if let Some(mapped) = mapped
-            && gather_mapped(&mapped, &self.index, rows, out)?
+            && gather_mapped(&mapped, &*self.index, rows, out)?
         {
             return Ok(());
         }

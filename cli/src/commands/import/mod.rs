@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lodestore_graph::order::RowOrder;
 use lodestore_graph::partition::Algorithm;
-use lodestore_graph::topology::EdgePolicy;
+use lodestore_graph::topology::{Direction, EdgePolicy};
 use lodestore_import::dataset::Layout;
 use lodestore_import::{
     Dataset, EdgeRules, ImportConfig, ImportReport, Observer, RowLayout, add_tensors,
@@ -122,12 +122,14 @@ impl ImportArgs {
             Some(dataset) => Some(RemovedOnInterrupt::watch(dataset.scratch())?),
             None => None,
         };
-        let (mut of_dataset, mut undirected, mut nodes) = (Vec::new(), self.undirected, self.nodes);
+        let (mut of_dataset, mut nodes) = (Vec::new(), self.nodes);
+        let mut direction = Direction::from(self.undirected);
         if let Some(dataset) = &mut dataset {
             dataset.warnings.iter().for_each(|warning| eprintln!("lode: warning: {warning}"));
             of_dataset = std::mem::take(&mut dataset.tensors);
-            undirected |= dataset.undirected;
-            nodes = nodes.or(dataset.nodes);
+            // Undirected where either says so.
+            direction = direction.max(dataset.direction);
+            nodes = nodes.or(Some(dataset.nodes));
         }
         let edges = match &dataset {
             Some(dataset) => dataset.edges.clone(),
@@ -145,7 +147,7 @@ impl ImportArgs {
                 &self.raws,
             )?,
             nodes,
-            partition: self.parameters.config(algorithm, n_parts, undirected)?,
+            partition: self.parameters.config(algorithm, n_parts, direction)?,
             order: self.order,
             compare_orders: self.compare_orders,
             nan: self.nan.into(),

@@ -12,6 +12,7 @@ use lodestore_graph::npy::{NpyType, NpyWriter};
 use lodestore_graph::partition::{
     Algorithm, MemoryPlan, PartitionConfig, PartitionReport, Workers, Workload, partition,
 };
+use lodestore_graph::topology::Direction;
 use lodestore_import::memory::bound_memory;
 use serde::Serialize;
 
@@ -154,13 +155,13 @@ impl PartitionArgs {
     }
 
     fn configs(&self, n_parts: u16) -> Result<Vec<PartitionConfig>, UsageError> {
-        let Self { undirected, partitioner, .. } = self;
+        let (partitioner, direction) = (&self.partitioner, Direction::from(self.undirected));
         if !self.all {
             let algorithm = self.algorithm.clone();
-            return Ok(vec![partitioner.config(algorithm, n_parts, *undirected)?]);
+            return Ok(vec![partitioner.config(algorithm, n_parts, direction)?]);
         }
         let all = Algorithm::all().into_iter();
-        all.map(|algorithm| partitioner.config_for_any(algorithm, n_parts, *undirected)).collect()
+        all.map(|algorithm| partitioner.config_for_any(algorithm, n_parts, direction)).collect()
     }
 }
 

@@ -332,13 +332,16 @@ impl Sending {
     }
 }
 
+/// A server, and the ids of a claim that it has.
+type ServerShare = (usize, Vec<Range<u32>>);
+
 /// Returns the server that has the first of these ids, with all of them that it has; `None` without
 /// ids.
 fn first_server(
     view: &ClusterView,
     parts: &[(PartId, Range<u32>)],
-) -> Result<Option<(usize, Vec<Range<u32>>)>, ClientError> {
-    let mut first: Option<(usize, Vec<Range<u32>>)> = None;
+) -> Result<Option<ServerShare>, ClientError> {
+    let mut first: Option<ServerShare> = None;
     for (part, ids) in parts {
         let server = view.volatile_server(*part)?;
         let (of, all) = first.get_or_insert_with(|| (server, Vec::new()));

@@ -88,7 +88,7 @@ pub enum NpyFault {
 impl NpyHeader {
     /// Reads a header from the first bytes of a file, which may be followed by anything.
     ///
-    /// Whether the data are all there is for the caller to check, against `data_bytes`.
+    /// Whether the data are all there is for the caller to check: [`NpyHeader::check_length`].
     pub fn parse(bytes: &[u8]) -> Result<Self, NpyFault> {
         let text_start = text_start(bytes)?;
         let data_offset = data_offset(bytes, text_start)?;
@@ -97,6 +97,18 @@ impl NpyHeader {
         let data_bytes =
             data_bytes(dtype, &shape).ok_or_else(|| NpyFault::Overflow { shape: shape.clone() })?;
         Ok(Self { dtype, shape, data_offset, data_bytes })
+    }
+
+    /// Checks that a file of `found_bytes` bytes has header and data, and nothing else.
+    pub fn check_length(&self, found_bytes: u64) -> Result<(), NpyFault> {
+        let expected_bytes = (self.data_offset as u64)
+            .checked_add(self.data_bytes)
+            .ok_or_else(|| NpyFault::Overflow { shape: self.shape.clone() })?;
+        match found_bytes.checked_sub(expected_bytes) {
+            None => Err(NpyFault::Truncated { expected_bytes, found_bytes }),
+            Some(0) => Ok(()),
+            Some(extra_bytes) => Err(NpyFault::Trailing { extra_bytes }),
+        }
     }
 
     /// Returns the length of the first dimension; 1 for a scalar.

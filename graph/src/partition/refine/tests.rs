@@ -5,6 +5,7 @@ use super::*;
 use crate::edges::{MemoryEdges, ReadAhead};
 use crate::huge::HugeVec;
 use crate::partition::{PartitionConfig, partition};
+use crate::topology::Direction;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +29,7 @@ fn run(pairs: &[[u32; 2]], config: &PartitionConfig) -> crate::partition::Partit
 
 fn config(algorithm: &str, n_parts: u16, refine_rounds: u32) -> PartitionConfig {
     let config = PartitionConfig::new(algorithm.parse().unwrap(), n_parts);
-    PartitionConfig { refine_rounds, undirected: true, ..config }
+    PartitionConfig { refine_rounds, direction: Direction::Undirected, ..config }
 }
 
 #[test]

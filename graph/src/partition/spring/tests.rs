@@ -1,6 +1,7 @@
 use super::*;
 use crate::edges::MemoryEdges;
 use crate::partition::{Algorithm, PartitionConfig, partition};
+use crate::topology::Direction;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -150,7 +151,8 @@ fn communities_stay_together_and_hash_tears_them_apart() {
     let edges = MemoryEdges::new(pairs).unwrap();
     let cut = |algorithm: &str| {
         let config = PartitionConfig::new(algorithm.parse().unwrap(), 4);
-        partition(&edges, 1000, &PartitionConfig { undirected: true, ..config }).unwrap().report
+        let config = PartitionConfig { direction: Direction::Undirected, ..config };
+        partition(&edges, 1000, &config).unwrap().report
     };
     let spring = cut("spring");
     assert!(spring.edge_cut < 0.1, "cut {}", spring.edge_cut);

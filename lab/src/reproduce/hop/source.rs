@@ -119,7 +119,7 @@ impl ServerCut {
     /// Returns each of `n_servers` a partition.
     pub(super) fn new(source: &InputGraph, algorithm: &Algorithm, n_servers: u16) -> Result<Self> {
         let config = PartitionConfig {
-            undirected: source.undirected,
+            direction: source.undirected.into(),
             refine_rounds: u32::from(matches!(algorithm, Algorithm::Spring(_))),
             ..PartitionConfig::new(algorithm.clone(), n_servers)
         };
@@ -134,7 +134,6 @@ impl ServerCut {
 #[cfg(test)]
 mod tests {
     use lodestore_graph::relabel::Relabelling;
-    use lodestore_graph::topology::Direction;
 
     use super::*;
 
@@ -147,8 +146,7 @@ mod tests {
             let assignment = assignment.map(lodestore_graph::PartId);
             let relabelling = Relabelling::new(&assignment, 2).unwrap();
             for undirected in [false, true] {
-                let direction =
-                    if undirected { Direction::Undirected } else { Direction::Directed };
+                let direction = undirected.into();
                 let topology = Topology::from_edges(&input, &relabelling, direction).unwrap();
                 let external = |node: u32| relabelling.external_of[node as usize];
                 assert_eq!(edges_of(&topology, undirected, external), expected);

@@ -231,7 +231,7 @@ fn partitioners(n_parts: u16) -> Vec<(String, PartitionConfig)> {
 /// Partitions `source` by all partitioners.
 fn compare(source: &Source, n_parts: u16) -> Result<Vec<Partitioned>> {
     let one = |(name, config): (String, PartitionConfig)| {
-        let config = PartitionConfig { undirected: source.undirected, ..config };
+        let config = PartitionConfig { direction: source.undirected.into(), ..config };
         let report = partition(&source.edges, source.n_nodes, &config)?.report;
         let PartitionReport { replication_factor, edge_cut, node_balance, seconds, .. } = report;
         let clusters = report.clusters.map(|counts| [counts.found, counts.merged]);

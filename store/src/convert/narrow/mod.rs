@@ -3,7 +3,7 @@
 //! To a float: rounded to the nearest; a finite number that would become infinite is refused; NaN
 //! and infinity stay. To an integer: only integers within its range.
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::dtype::Dtype;
@@ -34,51 +34,37 @@ pub(crate) fn narrow(from: Dtype, bytes: &[u8], to: Dtype, out: &mut [u8]) -> Re
     let pieces = bytes.chunks(PIECE * from_size).zip(out.chunks_mut(PIECE * to_size));
     for (no, (bytes, out)) in pieces.enumerate() {
         let fits = match (from, to) {
-            (Dtype::F32, Dtype::F16) => {
-                from_f32(bytes, out, f32_to_f16, |bits| f16::from_bits(bits).is_finite())
+            (Dtype::F32, Dtype::F16) => from_f32(bytes, out, f16::is_finite, f16::to_le_bytes),
+            (Dtype::F32, Dtype::BF16) => from_f32(bytes, out, bf16::is_finite, bf16::to_le_bytes),
+            (Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64, _) => {
+                from_floats(from, bytes, to, out)
             }
-            (Dtype::F32, Dtype::BF16) => {
-                from_f32(bytes, out, f32_to_bf16, |bits| bf16::from_bits(bits).is_finite())
-            }
-            _ if is_integer(from) => from_integers(from, bytes, to, out),
-            _ => from_floats(from, bytes, to, out),
+            _ => from_integers(from, bytes, to, out),
         };
         fits.map_err(|unfit| Unfit { element: unfit.element + no * PIECE, ..unfit })?;
     }
     Ok(())
 }
 
-fn is_integer(dtype: Dtype) -> bool {
-    match dtype {
-        Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64 => false,
-        Dtype::U8 | Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => true,
-    }
-}
-
 /// Converts the most frequent case, with the processor's own conversion where it has one.
-fn f32_to_f16(values: &[f32], bits: &mut [u16]) {
-    bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
-}
-
-fn f32_to_bf16(values: &[f32], bits: &mut [u16]) {
-    bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
-}
-
-fn from_f32(
+fn from_f32<T: Copy + Default>(
     bytes: &[u8],
     out: &mut [u8],
-    convert: impl Fn(&[f32], &mut [u16]),
-    is_finite: impl Fn(u16) -> bool,
-) -> Result<(), Unfit> {
-    let (mut values, mut bits) = ([0f32; PIECE], [0u16; PIECE]);
+    is_finite: impl Fn(T) -> bool,
+    to_bytes: impl Fn(T) -> [u8; 2],
+) -> Result<(), Unfit>
+where
+    [T]: HalfFloatSliceExt,
+{
+    let (mut values, mut halves) = ([0f32; PIECE], [T::default(); PIECE]);
     let n = read(bytes, &mut values, f32::from_le_bytes);
-    let (values, bits) = (&values[..n], &mut bits[..n]);
-    convert(values, bits);
-    for (out, bits) in out.as_chunks_mut::<2>().0.iter_mut().zip(&*bits) {
-        *out = bits.to_le_bytes();
+    let (values, halves) = (&values[..n], &mut halves[..n]);
+    halves.convert_from_f32_slice(values);
+    for (out, half) in out.as_chunks_mut::<2>().0.iter_mut().zip(&*halves) {
+        *out = to_bytes(*half);
     }
-    let overflows = |(value, bits): (&f32, &u16)| value.is_finite() && !is_finite(*bits);
-    match values.iter().zip(&*bits).position(overflows) {
+    let overflows = |(value, half): (&f32, &T)| value.is_finite() && !is_finite(*half);
+    match values.iter().zip(&*halves).position(overflows) {
         Some(element) => Err(Unfit { element, value: values[element].to_string() }),
         None => Ok(()),
     }

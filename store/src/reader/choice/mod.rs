@@ -6,11 +6,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 pub use available::available_memory_bytes;
 
 use super::{DirectReader, MappedReader, PreadReader, RowReader};
+use crate::dtype::UnknownName;
 use crate::error::StoreError;
 use crate::segment::Segment;
 
@@ -37,14 +36,6 @@ pub enum ReaderKind {
 pub struct OpenOptions {
     /// The reader of every segment.
     pub reader: ReaderKind,
-}
-
-/// A word that names no reader.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("no reader `{found}`; choose auto, mapped, direct or pread")]
-pub struct UnknownReader {
-    /// The word.
-    pub found: String,
 }
 
 impl ReaderKind {
@@ -79,11 +70,12 @@ impl fmt::Display for ReaderKind {
 }
 
 impl FromStr for ReaderKind {
-    type Err = UnknownReader;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Self, UnknownReader> {
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.iter().find(|(_, name)| *name == text);
-        known.map(|(kind, _)| *kind).ok_or_else(|| UnknownReader { found: text.to_owned() })
+        let unknown = || UnknownName::new(text, "reader", "auto, mapped, direct or pread");
+        known.map(|(kind, _)| *kind).ok_or_else(unknown)
     }
 }
 

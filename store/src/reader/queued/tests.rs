@@ -12,7 +12,7 @@ use crate::fixture::{identity, row, segment, write_segment};
 use crate::limits::PAGE_BYTES;
 use crate::plan::DiskProfile;
 use crate::reader::RowReader;
-use crate::ring::{Arena, InlineQueue, Outcome, ReadFile, WorkerQueue, lease, lend_arena};
+use crate::ring::{Arena, InlineQueue, Outcome, ReadFile, WorkerQueue, lend_arena, lend_ring};
 use crate::row::RowIdx;
 
 const N_ROWS: u32 = 4000;
@@ -103,7 +103,7 @@ impl Setup {
     /// Gathers rows over a queue with faults; checks that the queue is empty afterwards.
     fn gather(&self, kind: Kind, rows: &[u32], faults: &[Fault]) -> Result<Vec<u8>, StoreError> {
         match kind {
-            Kind::Ring => self.gather_on(&mut *lease(&self.file).unwrap(), rows, faults),
+            Kind::Ring => lend_ring(&self.file, |ring| self.gather_on(ring, rows, faults)).unwrap(),
             Kind::Threads => lend_arena(|arena| {
                 let mut queue = WorkerQueue::new(Arc::clone(&self.file), arena);
                 self.gather_on(&mut queue, rows, faults)

@@ -27,7 +27,7 @@ use crate::embedded::EmbeddedStore;
 use crate::fixture::{Ring, npy, row};
 use crate::import::TensorOptions;
 use crate::reader::OpenOptions;
-use crate::source::NpySource;
+use crate::source::DenseSource;
 use crate::update::{GraphHandle, OpenMode};
 use crate::verify::{VerifyReport, verify, verify_parts};
 
@@ -70,7 +70,7 @@ fn import() -> Model {
         let path = ring.dir.path().join(format!("{name}.npy"));
         let file = npy(path, NpyType::U8, &[N_NODES.into(), width as u64], &rows);
         let options = TensorOptions { codec, ..TensorOptions::default() };
-        let source = NpySource::open(&file).unwrap();
+        let source = DenseSource::open_npy(&file).unwrap();
         importer.add_tensor(name, &source, options, &ring.nodes, &mut |_, _| {}).unwrap();
     }
     ring.commit(importer).unwrap();

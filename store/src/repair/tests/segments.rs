@@ -160,7 +160,7 @@ fn long_rows_put_over_lost_ones_are_stored_as_serves_them_best() {
     let noise: Vec<u8> =
         (0..4 * WIDTH as u64).map(|i| lodestore_graph::splitmix64(i) as u8).collect();
     let file = npy(ring.dir.path().join("long.npy"), NpyType::U8, &[4, WIDTH as u64], &noise);
-    ring.add(&mut importer, &NpySource::open(&file).unwrap()).unwrap();
+    ring.add(&mut importer, &DenseSource::open_npy(&file).unwrap()).unwrap();
     let graph = ring.commit(importer).unwrap();
     let codec_of = |graph: &Graph| graph.segment(PartId(0), "feat").unwrap().codec();
     assert_eq!(codec_of(&graph), SegmentCodec::Raw);

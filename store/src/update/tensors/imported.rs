@@ -6,14 +6,12 @@ use std::sync::Arc;
 use lodestore_graph::NodeId;
 
 use super::super::{GraphHandle, View};
-use crate::codec::SegmentCodec;
+use crate::codec::{SampledTable, SegmentCodec};
 use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::graph::Graph;
-use crate::import::{
-    EXTERNAL_ID_TENSOR, ImportError, NewTable, SegmentPlace, SourceRows, TensorOptions,
-    write_segment,
-};
+use crate::import::{EXTERNAL_ID_TENSOR, ImportError, SourceRows, TensorOptions, write_segment};
+use crate::plan::DiskProfile;
 use crate::source::{TensorSource, check_source};
 
 impl GraphHandle {
@@ -44,23 +42,21 @@ impl GraphHandle {
         };
         let ranges: Vec<Range<u32>> = tensor.parts.iter().map(|it| book.range(it.part)).collect();
         let (device, dir, spec) = (&**self.graph.device(), self.graph.dir(), &tensor.spec);
-        let table = NewTable { device, dir, spec, n_rows: n_rows as u32 };
-        let codec = table.settle(options.codec, |first, sample| {
+        let (file, disk) = (dir.join(name), DiskProfile::load(device, dir));
+        let table = SampledTable::new(file, n_rows as u32, spec.row_bytes(), disk);
+        let codec = table.choose(options.codec, |first, sample| {
             let n_rows = (sample.len() / spec.row_bytes()) as u32;
             let rows = rows_of(&nodes_from(&ranges, first, n_rows))?;
-            Ok(source.copy_rows(&rows, sample)?)
+            Ok::<_, ImportError>(source.copy_rows(&rows, sample)?)
         })?;
-        let options = TensorOptions { codec, ..options };
         for part in tensor.parts.clone() {
             let range = book.range(part.part);
             let rows = rows_of(&range.clone().map(NodeId).collect::<Vec<_>>())?;
             let mut staged = tensor.stage(&part)?;
             let mut report = |done: u64| progress(n_done + done, n_rows);
-            let device = &**self.graph.device();
-            let (dir, file) = (self.graph.part_dir(part.part), staged.temporary());
-            let place = SegmentPlace { device, dir: &dir, file };
-            let rows = SourceRows { source, options, rows: &rows };
-            let record = write_segment(place, &staged.identity, rows, &mut report);
+            let path = self.graph.part_dir(part.part).join(staged.temporary());
+            let rows = SourceRows { source, nan: options.nan, codec, rows: &rows };
+            let record = write_segment(device, &path, &staged.identity, rows, &mut report);
             let record = record.inspect_err(|_| staged.remove(&self.graph))?;
             staged.digest = record.digest;
             staged.publish(&self.graph)?;

@@ -25,7 +25,7 @@ use crate::fixture::{Ring, npy};
 use crate::graph::Graph;
 use crate::import::TensorOptions;
 use crate::reader::OpenOptions;
-use crate::source::NpySource;
+use crate::source::DenseSource;
 
 /// Tensors of the graphs here with their widths in bytes. One has the shortest rows there are,
 /// which are compressed. Rows of the other cross pages.
@@ -44,7 +44,7 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
         let path = ring.dir.path().join(format!("{name}.npy"));
         let shape = [u64::from(n_nodes), width as u64];
         let file = npy(path, NpyType::U8, &shape, &vec![0; n_nodes as usize * width]);
-        let source = NpySource::open(&file).unwrap();
+        let source = DenseSource::open_npy(&file).unwrap();
         let codec = if name == "feat" { CodecChoice::Raw } else { CodecChoice::Zstd };
         let options = TensorOptions { codec, ..TensorOptions::default() };
         importer.add_tensor(name, &source, options, &ring.nodes, &mut |_, _| {}).unwrap();

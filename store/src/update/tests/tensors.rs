@@ -210,7 +210,7 @@ fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
     let live = writer(&ring);
     let zeros = vec![0; 50 * ROW_BYTES as usize];
     let path = ring.dir.path().join("zeros.npy");
-    let source = NpySource::open(&npy(path, NpyType::U8, &[50, ROW_BYTES], &zeros)).unwrap();
+    let source = DenseSource::open_npy(&npy(path, NpyType::U8, &[50, ROW_BYTES], &zeros)).unwrap();
     let options = TensorOptions { codec: CodecChoice::Auto, ..TensorOptions::default() };
     let graph = live.import_tensor("zeros", &source, options, &mut |_, _| {}).unwrap();
     for part in graph.book().parts() {

@@ -66,7 +66,7 @@ impl Run<'_> {
         }
         let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
         let report = EpochReport { epoch, steps: 1, seconds, ..self.exchanged(&figures, team) };
-        self.record.end_epoch(report, &team.stats);
+        self.record.end_epoch(&report, &team.stats);
         let has_test = self.has_test;
         if self.config.evaluation_after(epoch + 1, has_test) != Due::No {
             // An evaluation has memory of its own.

@@ -182,7 +182,7 @@ mod tests {
         #[test]
         fn a_region_has_the_entries_within_its_halo(
             edges in prop::collection::vec((0u32..14, 0u32..14), 1..50),
-            undirected in any::<bool>(),
+            direction in any::<bool>().prop_map(Direction::from),
             first in 0u32..10,
             layers in 1u32..4,
             halo_hops in 0u32..5,
@@ -190,7 +190,6 @@ mod tests {
             let edges: Vec<[u32; 2]> = edges.into_iter().map(|(a, b)| [a, b]).chain([[13, 13]]).collect();
             let relabelling = Relabelling::new(&[lodestore_graph::PartId(0); 14], 1).unwrap();
             let edges = MemoryEdges::new(edges).unwrap();
-            let direction = if undirected { Direction::Undirected } else { Direction::Directed };
             let topology = Topology::from_edges(&edges, &relabelling, direction).unwrap();
             let owned = first..first + 4;
             let roots: Vec<NodeId> = owned.clone().filter(|id| id % 3 != 1).map(NodeId).collect();

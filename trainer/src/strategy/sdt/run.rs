@@ -133,7 +133,7 @@ impl Run<'_> {
             kept_share: Some(self.local.as_ref().map_or(1.0, |local| local.kept_share)),
             ..EpochReport::default()
         };
-        self.record.end_epoch(report, &team.stats);
+        self.record.end_epoch(&report, &team.stats);
         if self.local.as_ref().is_some_and(|local| local.saves) {
             self.gather_states(group)?;
         }

@@ -1,14 +1,9 @@
 //! Where the rows of a segment lie.
 
-mod groups;
-mod sections;
-
 use std::ops::Range;
+use std::sync::Arc;
 
 use thiserror::Error;
-
-pub use groups::RowGroups;
-pub(crate) use sections::Sections;
 
 use crate::limits::{MAX_GROUP_BYTES, MAX_ROW_BYTES, PAGE_BYTES};
 use crate::row::RowIdx;
@@ -34,7 +29,7 @@ pub struct SegmentLayout {
     is_listed: bool,
 }
 
-/// A row length or group length that no segment can have.
+/// Lengths of rows or groups that no segment can have.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum LayoutError {
     /// Rows of no bytes or too many.
@@ -54,17 +49,9 @@ pub enum LayoutError {
         /// Bytes of one row.
         row_bytes: u32,
     },
-    /// Group lengths that cannot be.
-    #[error(transparent)]
-    Index(#[from] GroupIndexError),
-}
-
-/// A list of group lengths that contradicts the rows.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum GroupIndexError {
     /// Not one length per group.
     #[error("expected {expected} row groups, found {found}")]
-    Count {
+    GroupCount {
         /// Groups that the rows make.
         expected: u32,
         /// Lengths given.
@@ -72,7 +59,7 @@ pub enum GroupIndexError {
     },
     /// A group of no bytes, or of more than its rows.
     #[error("row group {group} has {stored_bytes} bytes, expected 1 to {raw_bytes}")]
-    Length {
+    GroupLength {
         /// The group.
         group: u32,
         /// Its length in the list.
@@ -201,20 +188,6 @@ impl SegmentLayout {
         self.sections().table_offset()
     }
 
-    /// Returns the bytes from the page checksum table to the footer. They have the table, the index
-    /// of groups where there are any, and the row list of a delta. Each has 4 bytes per entry and
-    /// is padded to whole pages.
-    #[must_use]
-    pub fn table_bytes(&self) -> u64 {
-        self.sections().tables_bytes()
-    }
-
-    /// Returns the byte of the file at which the footer page starts.
-    #[must_use]
-    pub fn footer_offset(&self) -> u64 {
-        self.sections().footer_offset()
-    }
-
     /// Returns the length of the whole file.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
@@ -226,6 +199,165 @@ impl SegmentLayout {
         let n_groups = self.groups.as_ref().map_or(0, RowGroups::n_groups);
         let n_listed = if self.is_listed { self.n_rows } else { 0 };
         Sections { data_bytes: self.data_bytes(), n_groups, n_listed }
+    }
+
+    /// Returns the bytes of the rows of `group` before they were compressed.
+    pub(crate) fn group_raw_bytes(&self, groups: &RowGroups, group: u32) -> usize {
+        let n_rows = (self.n_rows - groups.first_row(group).0).min(groups.group_rows());
+        n_rows as usize * self.row_bytes()
+    }
+}
+
+/// Rows in groups of `group_rows` neighbours, each group stored as one piece of bytes, back to
+/// back; the last group may hold fewer rows.
+///
+/// Memory: 8 bytes per group, shared by all clones.
+///
+/// Invariant: `starts` has one entry per group and one more, ascends strictly and begins with 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowGroups {
+    group_rows: u32,
+    starts: Arc<[u64]>,
+}
+
+impl RowGroups {
+    /// Returns the groups of `rows` rows of `row_bytes` bytes with these stored lengths.
+    ///
+    /// Fails unless there is one length per group, and each is at least 1 and at most that of the
+    /// group's rows.
+    fn new(
+        n_rows: u32,
+        row_bytes: u32,
+        group_rows: u32,
+        lengths: impl ExactSizeIterator<Item = u32>,
+    ) -> Result<Self, LayoutError> {
+        let expected = n_rows.div_ceil(group_rows);
+        if lengths.len() != expected as usize {
+            return Err(LayoutError::GroupCount { expected, found: lengths.len() as u64 });
+        }
+        let mut starts = Vec::with_capacity(lengths.len() + 1);
+        let mut end = 0u64;
+        starts.push(end);
+        for (stored_bytes, group) in lengths.zip(0u32..) {
+            let first = u64::from(group) * u64::from(group_rows);
+            let n_rows = (u64::from(n_rows) - first).min(u64::from(group_rows));
+            let raw_bytes = n_rows * u64::from(row_bytes);
+            if stored_bytes == 0 || u64::from(stored_bytes) > raw_bytes {
+                return Err(LayoutError::GroupLength { group, stored_bytes, raw_bytes });
+            }
+            end += u64::from(stored_bytes);
+            starts.push(end);
+        }
+        Ok(Self { group_rows, starts: starts.into() })
+    }
+
+    /// Returns the number of groups.
+    #[must_use]
+    pub fn n_groups(&self) -> u32 {
+        (self.starts.len() - 1) as u32
+    }
+
+    /// Returns the rows of every group but the last, at least 1.
+    #[must_use]
+    pub fn group_rows(&self) -> u32 {
+        self.group_rows
+    }
+
+    /// Returns the group that holds `row`.
+    #[must_use]
+    pub fn group_of(&self, row: RowIdx) -> u32 {
+        row.0 / self.group_rows
+    }
+
+    /// Returns the first row of `group`.
+    #[must_use]
+    pub fn first_row(&self, group: u32) -> RowIdx {
+        RowIdx(group * self.group_rows)
+    }
+
+    /// Returns the bytes of `group`, counted from the first data page.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    #[must_use]
+    pub fn span(&self, group: u32) -> Range<u64> {
+        self.starts[group as usize]..self.starts[group as usize + 1]
+    }
+
+    /// Returns the groups whose first byte is one of `bytes`, counted from the first data page.
+    pub(crate) fn starting_in(&self, bytes: Range<u64>) -> Range<u32> {
+        let starts = &self.starts[..self.starts.len() - 1];
+        let before = |end: u64| starts.partition_point(|&start| start < end) as u32;
+        before(bytes.start)..before(bytes.end)
+    }
+
+    /// Returns the groups that have any of `bytes`, at least one byte of which is a group's.
+    pub(crate) fn touching(&self, bytes: Range<u64>) -> Range<u32> {
+        let starting = self.starting_in(0..bytes.end);
+        let first = self.starts.partition_point(|&start| start <= bytes.start) as u32 - 1;
+        first..starting.end
+    }
+
+    /// Returns the bytes of the group that holds `row`.
+    pub(crate) fn span_of_row(&self, row: RowIdx) -> Range<u64> {
+        self.span(self.group_of(row))
+    }
+
+    /// Returns the bytes of all groups.
+    fn data_bytes(&self) -> u64 {
+        self.starts[self.starts.len() - 1]
+    }
+}
+
+/// The three lengths from which every offset in a segment file follows.
+///
+/// ```text
+/// offset                  bytes               content
+/// 0                       4096                header
+/// 4096                    4096 x n_pages      data pages
+/// table_offset            padded to pages     page table: CRC-32 of each data page
+/// index_offset            padded to pages     group index: stored bytes of each row group
+/// list_offset             padded to pages     row list of a delta: the row of each of its rows
+/// footer_offset           4096                footer
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sections {
+    /// Bytes of all data, without the padding of the last page.
+    pub(crate) data_bytes: u64,
+    /// Row groups; 0 in a segment without a group index.
+    pub(crate) n_groups: u32,
+    /// Entries of the row list; 0 in a segment that has every row.
+    pub(crate) n_listed: u32,
+}
+
+impl Sections {
+    pub(crate) const fn n_pages(&self) -> u64 {
+        self.data_bytes.div_ceil(PAGE_BYTES)
+    }
+
+    pub(crate) const fn table_offset(&self) -> u64 {
+        DATA_OFFSET + self.n_pages() * PAGE_BYTES
+    }
+
+    pub(crate) const fn index_offset(&self) -> u64 {
+        self.table_offset() + (self.n_pages() * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(crate) const fn list_offset(&self) -> u64 {
+        self.index_offset() + (self.n_groups as u64 * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    pub(crate) const fn footer_offset(&self) -> u64 {
+        self.list_offset() + (self.n_listed as u64 * 4).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Returns the bytes of page table, group index and row list together.
+    pub(crate) const fn tables_bytes(&self) -> u64 {
+        self.footer_offset() - self.table_offset()
+    }
+
+    pub(crate) const fn file_bytes(&self) -> u64 {
+        self.footer_offset() + PAGE_BYTES
     }
 }
 
@@ -294,14 +426,11 @@ mod tests {
         let refused = |lengths: &[u32]| {
             SegmentLayout::grouped(25, 400, 10, lengths.iter().copied()).unwrap_err()
         };
-        let count = GroupIndexError::Count { expected: 3, found: 2 };
-        assert_eq!(refused(&[1, 1]), LayoutError::Index(count));
+        assert_eq!(refused(&[1, 1]), LayoutError::GroupCount { expected: 3, found: 2 });
         for (group, lengths) in [(0, [0, 1, 1]), (1, [1, 4001, 1]), (2, [1, 1, 2001])] {
             let error = refused(&lengths);
-            let place = matches!(
-                error,
-                LayoutError::Index(GroupIndexError::Length { group: found, .. }) if found == group
-            );
+            let place =
+                matches!(error, LayoutError::GroupLength { group: found, .. } if found == group);
             assert!(place, "{error}");
         }
         for group_rows in [0, MAX_GROUP_BYTES as u32 / 400 + 1, u32::MAX] {

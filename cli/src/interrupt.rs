@@ -4,11 +4,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use lodestore_graph::lock::IgnorePoison;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
@@ -126,7 +127,7 @@ fn give_up(signal: i32) -> ! {
 
 /// Holds a list of paths, which no panic leaves half-changed.
 fn half_made() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
-    HALF_MADE.lock().unwrap_or_else(PoisonError::into_inner)
+    HALF_MADE.lock().ignore_poison()
 }
 
 /// Meaning of the end of stdin for a running server.

@@ -97,6 +97,7 @@ impl Stream {
     }
 
     /// Returns whether bytes that were written have not left yet.
+    #[cfg(feature = "load")]
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,

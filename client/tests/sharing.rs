@@ -14,13 +14,14 @@ mod strange;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::PolicyKind;
 use lodestore_client::{Client, ClientConfig, PullKind as Kind, RowSource};
 use lodestore_graph::NodeId;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::hello::hello;
 use lodestore_schema::limits::{CHUNK_BYTES, HELLO_BYTES, PREFIX_BYTES, SHARED_CHUNK_BYTES_MIN};
 use lodestore_schema::request::PullKind;
@@ -56,7 +57,7 @@ fn serve_as(change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
 
 /// Returns the same with rows of this many values.
 fn serve_rows(width: u32, change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = ALONE.lock().ignore_poison();
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, width, 2);
     let socket = dir.path().join("socket");

@@ -36,6 +36,7 @@ pub mod fork;
 pub mod generate;
 pub mod halo;
 mod huge;
+pub mod lock;
 mod map;
 pub mod micrograph;
 pub mod npy;

@@ -1,6 +1,6 @@
 //! The classes `Batches` and `Batch`: the batches of a schedule with their rows, prepared ahead.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lodestore_client::buffer::RowBuffer;
@@ -9,6 +9,7 @@ use lodestore_client::scheduled::{
     IterationConfig, IterationStats, ScheduledBatch, ScheduledBatches,
 };
 use lodestore_client::source::TensorInfo;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -120,7 +121,7 @@ impl Batches {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let state = self.state.lock_py_attached(py);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.ignore_poison();
         let (per_epoch, all) = self.counts();
         if state.next >= all {
             if let Some(running) = state.running.take() {
@@ -163,14 +164,14 @@ impl Batches {
     /// Returns the number of remaining batches (int).
     fn __len__(&self, py: Python<'_>) -> usize {
         let state = self.state.lock_py_attached(py);
-        let next = state.unwrap_or_else(PoisonError::into_inner).next;
+        let next = state.ignore_poison().next;
         self.counts().1.saturating_sub(next) as usize
     }
 
     /// Returns the position for `load_state_dict`: a dict of numbers and strings.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
-        let next = state.unwrap_or_else(PoisonError::into_inner).next;
+        let next = state.ignore_poison().next;
         let per_epoch = self.counts().0;
         let dict = PyDict::new(py);
         dict.set_item("epoch", next / per_epoch)?;
@@ -205,7 +206,7 @@ impl Batches {
             PyValueError::new_err(format!("state: no batch {batch} in epoch {epoch}"))
         })?;
         let state = self.state.lock_py_attached(py);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.ignore_poison();
         state.next = next;
         state.running = None;
         Ok(())
@@ -222,7 +223,7 @@ impl Batches {
     /// - window_bytes: peak size of the prepared batches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let state = state.ignore_poison();
         let counters = state.running.as_ref().map_or(state.ended, ScheduledBatches::stats);
         let dict = PyDict::new(py);
         dict.set_item("ready", state.waits.ready)?;
@@ -239,7 +240,7 @@ impl Batches {
 
     fn __repr__(&self, py: Python<'_>) -> String {
         let state = self.state.lock_py_attached(py);
-        let next = state.unwrap_or_else(PoisonError::into_inner).next;
+        let next = state.ignore_poison().next;
         let (per_epoch, all) = self.counts();
         let worker = self.config.worker;
         let epoch = next / per_epoch;

@@ -1,10 +1,11 @@
 //! The class `Future`: the result of a gather in the background.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::gather_queue::Ticket;
+use lodestore_graph::lock::IgnorePoison;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -94,7 +95,7 @@ impl Future {
             return Err(PyTimeoutError::new_err("the rows have not arrived yet"));
         }
         let state = self.state.lock_py_attached(py);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = state.ignore_poison();
         if let State::Pending(out) = &*state {
             let rows = self.ticket.take().unwrap_or(Ok(RowBuffer::default()));
             let delivered = rows.map_err(Error::from);

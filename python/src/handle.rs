@@ -6,10 +6,11 @@
 //! store recreates. Clients of servers are always inherited: they reconnect, and keep their pin.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, RwLock, Weak};
 
 use lodestore_client::ClientError;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::StoreError;
 use pyo3::Python;
 
@@ -81,7 +82,7 @@ impl Handle {
             Some(state) => state,
             None => self.open(py)?,
         };
-        let current = state.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = state.current.read().ignore_poison();
         current.clone().ok_or(Error::Closed)
     }
 
@@ -141,7 +142,7 @@ impl Handle {
     /// Replaces the open graph, unless the handle was closed.
     pub(crate) fn replace(&self, opened: OpenGraph) {
         if let Some(state) = self.state.get() {
-            let mut current = state.current.write().unwrap_or_else(PoisonError::into_inner);
+            let mut current = state.current.write().ignore_poison();
             if current.is_some() {
                 *current = Some(Arc::new(opened));
             }
@@ -152,7 +153,7 @@ impl Handle {
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         if let Some(state) = self.state.get() {
-            let mut current = state.current.write().unwrap_or_else(PoisonError::into_inner);
+            let mut current = state.current.write().ignore_poison();
             let closed = current.take();
             drop(current);
             drop(closed);

@@ -1,11 +1,12 @@
 //! The class `Queue`: gathers in the background with bounds and memory of their own.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use lodestore_client::gather_queue::QueueBounds;
 use lodestore_client::source::tiered::TieredTensors;
 use lodestore_client::{GatherQueue, RowSource};
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::reader::available_memory_bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -231,7 +232,7 @@ pub(crate) fn submit<'py>(
 
 /// Locks a mutex whose value is replaced in one step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 /// Returns the default bound of memory, in bytes.

@@ -1,9 +1,10 @@
 //! The class `Sampler`: neighbour sampling without a schedule.
 
 use std::hint::black_box;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::sampler::{Fanout, FrontierBatch, FrontierSampler};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
@@ -43,7 +44,7 @@ impl Sampler {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<FrontierSampler>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().ignore_poison()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Long calls that Ctrl-C ends: they release the interpreter's lock, and check for signals 20 times
 //! a second.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyResult, Python};
 
@@ -40,7 +41,7 @@ pub(crate) fn wait<T: Send>(
     // `detach` requires `Sync`.
     let result = Mutex::new(result);
     loop {
-        let wait = || result.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PAUSE);
+        let wait = || result.lock().ignore_poison().recv_timeout(PAUSE);
         match py.detach(wait) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use lodestore_client::volatile::{
 };
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
+use lodestore_graph::lock::IgnorePoison;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -216,7 +217,7 @@ impl Publisher {
 
     fn thread(&self) -> Result<MutexGuard<'_, Option<PublisherThread>>, Error> {
         check_process(self.process)?;
-        Ok(self.thread.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(self.thread.lock().ignore_poison())
     }
 
     /// Has the thread call its publisher, and waits for the result while checking for signals.
@@ -242,7 +243,7 @@ impl Drop for Publisher {
     fn drop(&mut self) {
         // Dropping the channel in a forked child could wait for a lock that the thread holds.
         if !self.process.is_current() {
-            let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let thread = self.thread.get_mut().ignore_poison();
             std::mem::forget(thread.take());
         }
     }

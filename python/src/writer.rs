@@ -1,8 +1,9 @@
 //! The class `TensorWriter`: adds a tensor to a graph, atomically.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lodestore_client::source::TensorInfo;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::update::NewTensor;
 use pyo3::prelude::*;
@@ -52,7 +53,7 @@ impl TensorWriter {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 }
 

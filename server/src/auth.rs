@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::pem;
 pub use lodestore_schema::token::{BadToken, BadTokens};
 pub use lodestore_schema::{Token, Tokens};
@@ -60,13 +61,13 @@ impl AuthHandle {
 
     /// Returns the credentials that are required of new connections.
     pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read().ignore_poison())
     }
 
     /// Replaces the policy by one of the same kinds of proof. No connection enters without a proof
     /// that was required before, and none is admitted that was checked for less.
     fn renew(&self, policy: AuthPolicy) -> Result<(), ServerError> {
-        let mut inner = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.0.write().ignore_poison();
         let changed = inner.asks().into_iter().zip(policy.asks()).find(|(now, new)| now != new);
         if let Some(((setting, is_asked), _)) = changed {
             return Err(ServerError::Renewal { setting, is_asked });

@@ -9,10 +9,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::{Failure, FailureCode};
 use tracing::warn;
 
@@ -118,8 +119,7 @@ impl BlockingPool {
     }
 
     fn stop(&self) {
-        let threads =
-            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *self.threads.lock().ignore_poison());
         for _ in &threads {
             // Refused only when no thread is left.
             let _ = self.calls.send(None);
@@ -196,12 +196,12 @@ impl<T> Drop for ReplySlot<T> {
 }
 
 fn lock<T>(slot: &Mutex<ReplyState<T>>) -> MutexGuard<'_, ReplyState<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+    slot.lock().ignore_poison()
 }
 
 fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
     loop {
-        let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let task = queue.lock().ignore_poison().recv();
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {

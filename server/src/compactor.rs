@@ -3,10 +3,11 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::stats::UpdateStats;
 use lodestore_store::StoreError;
 use lodestore_store::update::{Folding, TensorHandle};
@@ -95,7 +96,7 @@ impl Runs {
         let state = self.lock();
         let is_idle = |state: &mut State| state.asked == state.started && !self.is_stopping();
         let waited = self.changed.wait_timeout_while(state, pause, is_idle);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = waited.ignore_poison().0;
         if self.is_stopping() {
             return Work::End;
         }
@@ -126,7 +127,7 @@ impl Runs {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 }
 

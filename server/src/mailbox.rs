@@ -1,12 +1,13 @@
 //! How threads without an executor reach a shard.
 
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use glommio::GlommioError;
 use glommio::channels::shared_channel::ForeignSender;
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::Failure;
 use tracing::warn;
 
@@ -57,6 +58,6 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, ForeignSender<Event>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 }

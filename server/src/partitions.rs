@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::reply::{Description, PartState, Role, TensorDescription, graph_tag};
@@ -131,7 +132,7 @@ impl Partitions {
 
     /// Returns the partitions that are served now, ascending.
     pub(crate) fn parts(&self) -> Arc<[PartId]> {
-        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.parts.read().ignore_poison())
     }
 
     /// Returns the partitions that may be served at some time.
@@ -141,7 +142,7 @@ impl Partitions {
 
     /// Lists a partition to clients from now on, or no longer.
     pub(crate) fn set_served(&self, part: PartId, is_served: bool) {
-        let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.write().ignore_poison();
         let mut changed: Vec<PartId> = parts.iter().copied().filter(|it| *it != part).collect();
         if is_served {
             debug_assert!(
@@ -163,26 +164,26 @@ impl Partitions {
     /// Describes a partition to clients as not served while it is being released, which may be
     /// undone; `None` once that is decided.
     pub(crate) fn set_leaving(&self, part: Option<PartId>) {
-        *self.leaving.write().unwrap_or_else(PoisonError::into_inner) = part;
+        *self.leaving.write().ignore_poison() = part;
         self.has_changed();
     }
 
     /// Returns whether a partition is being given up, and that is not decided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
-        *self.leaving.read().unwrap_or_else(PoisonError::into_inner) == Some(part)
+        *self.leaving.read().ignore_poison() == Some(part)
     }
 
     /// Describes partitions in transit to clients: those whose copies arrive, and those in place
     /// that are not served yet, or no longer. Blocks on the folder.
     pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
-        let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.looking.lock().ignore_poison();
         let graph = self.live.graph();
         let mut found = Arrival::begun_in(graph)?;
         let served = self.parts();
         found.extend(graph.local_parts().into_iter().filter(|part| !served.contains(part)));
         found.sort_unstable();
         found.dedup();
-        *self.arriving.write().unwrap_or_else(PoisonError::into_inner) = found.into();
+        *self.arriving.write().ignore_poison() = found.into();
         self.has_changed();
         Ok(())
     }
@@ -247,9 +248,9 @@ impl Partitions {
     /// Returns the description that clients receive.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
         // First: what is given up is in one list or the other at every moment.
-        let leaving = self.leaving.read().unwrap_or_else(PoisonError::into_inner);
+        let leaving = self.leaving.read().ignore_poison();
         let (meta, parts) = (self.live.graph().meta(), self.parts());
-        let arriving = self.arriving.read().unwrap_or_else(PoisonError::into_inner);
+        let arriving = self.arriving.read().ignore_poison();
         let is_coming = |part: &PartId| arriving.contains(part) || *leaving == Some(*part);
         let coming = self.book.parts().filter(|part| is_coming(part) && !parts.contains(part));
         let role = match (self.writable, &self.follows) {

@@ -5,9 +5,10 @@
 //! finds it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::update::GraphVersion;
 
 /// Most versions that are kept for readers.
@@ -99,7 +100,7 @@ impl<T> Pins<T> {
     /// Locks the map. A poisoned lock is fine: only single calls that do not panic midway change
     /// the map.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Pin<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 }
 

@@ -4,10 +4,11 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 use tracing::warn;
 
@@ -47,7 +48,7 @@ impl ThreadSupervisor {
     pub fn wait(&self) -> Option<String> {
         let lives = |state: &mut State| state.dead.is_none() && !state.is_stopping;
         let waited = self.0.1.wait_while(self.lock(), lives);
-        waited.unwrap_or_else(PoisonError::into_inner).dead.clone()
+        waited.ignore_poison().dead.clone()
     }
 
     /// Returns the thread that has ended although it must not.
@@ -67,7 +68,7 @@ impl ThreadSupervisor {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.0.lock().ignore_poison()
     }
 }
 

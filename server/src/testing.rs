@@ -1,9 +1,10 @@
 //! Graphs whose rows tell their node and version, and segments that do not open, for tests.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{NodeId, PartId};
@@ -123,7 +124,7 @@ struct Fault {
 static FAULTS: Mutex<Vec<Fault>> = Mutex::new(Vec::new());
 
 fn faults() -> MutexGuard<'static, Vec<Fault>> {
-    FAULTS.lock().unwrap_or_else(PoisonError::into_inner)
+    FAULTS.lock().ignore_poison()
 }
 
 impl Faulty {

@@ -1,9 +1,10 @@
 //! The store in the trainer's own process: rows by node id, over all partitions, without a server.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::convert::gather_as_f32;
@@ -228,7 +229,7 @@ impl EmbeddedStore {
     /// Locks the pool for a push or a pop, which cannot leave the list half-changed.
     fn pool(&self) -> std::sync::MutexGuard<'_, Vec<Scratch>> {
         let scratch = self.scratch.get_or(|_| Mutex::default());
-        scratch.lock().unwrap_or_else(PoisonError::into_inner)
+        scratch.lock().ignore_poison()
     }
 }
 

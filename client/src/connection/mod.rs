@@ -28,6 +28,7 @@ pub(crate) use shared_memory::MapFailure;
 const TLS_ALERT: u8 = 0x15;
 
 /// State of a connection that another thread drives, without any waits.
+#[cfg(feature = "load")]
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
     /// The result of it.
@@ -312,6 +313,7 @@ impl Connection {
 
     /// Returns its parts, with the memory of `tensor` that was asked for. No request may be in
     /// flight.
+    #[cfg(feature = "load")]
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
         let Self { stream, read_buffer, opened, shared, tiers, .. } = self;

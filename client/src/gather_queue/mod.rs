@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
+use lodestore_graph::lock::IgnorePoison;
 
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
@@ -150,7 +151,7 @@ impl GatherQueue {
                 return Ok(None);
             }
             let waited = self.inner.has_room.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = waited.ignore_poison().0;
         }
         let slot = Arc::new(Slot::default());
         let ticket = Ticket { slot: Arc::clone(&slot), process: self.process };
@@ -206,7 +207,7 @@ impl QueueInner {
             if state.is_closed {
                 return None;
             }
-            state = self.has_work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.has_work.wait(state).ignore_poison();
         }
     }
 
@@ -302,7 +303,7 @@ impl Ticket {
         }
         let state = lock(&self.slot.state);
         let waited = self.slot.done.wait_timeout_while(state, time, |state| !state.is_done);
-        Ok(waited.unwrap_or_else(PoisonError::into_inner).0.is_done)
+        Ok(waited.ignore_poison().0.is_done)
     }
 
     /// Takes the rows; returns `None` before the request is complete and after the first take.
@@ -337,7 +338,7 @@ fn catch_panic<T>(pull: impl FnOnce() -> T) -> Result<T, ClientError> {
 
 /// Locks a mutex whose state is consistent whenever it is unlocked, after a panic too.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use lodestore_cache::Tier;
 use lodestore_cache::directory::TierStats;
 use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
@@ -106,7 +107,7 @@ impl HaloBuffer {
     /// decisions and no wrong row: a slot is found only when its row is in it.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "buffer" })?;
-        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(state.lock().ignore_poison())
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         mpsc::{Receiver, Sender, channel},
     },
     thread::{Scope, ScopedJoinHandle, sleep},
@@ -17,6 +17,7 @@ use lodestore_cache::hot_set::HotSet;
 use lodestore_cache::slots::NO_SLOT;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
+use lodestore_graph::lock::IgnorePoison;
 use serde::{Deserialize, Serialize};
 
 use crate::buffer::spread;
@@ -230,7 +231,7 @@ impl HotSetBuffers {
     /// Locks the state, also after a panic of another thread: each change of it is complete in
     /// itself.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     /// Waits for readers of the set before the current one. A batch that is being loaded may read

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use lodestore_cache::policy::NEVER;
 use lodestore_cache::tier::Decision;
 use lodestore_cache::{PolicySpec, Tier};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
@@ -185,11 +186,11 @@ impl OracleTier {
     /// Locks the state. A poisoned lock is fine: the turn of a thread that panicked is dropped.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
-        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(state.lock().ignore_poison())
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.advanced.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.advanced.wait(state).ignore_poison()
     }
 }
 

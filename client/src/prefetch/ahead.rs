@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{self, Scope},
@@ -11,6 +11,7 @@ use std::{
 };
 
 use lodestore_graph::NodeId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::rows::{BatchRows, Free, Memory};
 use super::{BatchSource, ClaimState, PreparedBatch, Shape, TakeRows};
@@ -121,7 +122,7 @@ impl Preparer<'_> {
     /// in flight waits for no other, so that all come to their end.
     fn run_lane(&self, queue: &Mutex<Receiver<Job>>, mut loader: BatchLoader) {
         loop {
-            let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let job = queue.lock().ignore_poison().recv();
             match job {
                 Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self.home),
                 _ => return,

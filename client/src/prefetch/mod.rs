@@ -13,7 +13,7 @@ mod rows;
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
@@ -21,6 +21,7 @@ use std::{
     time::Instant,
 };
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, batch::Batch, fork::Generation};
 use serde::{Deserialize, Serialize};
 
@@ -357,7 +358,7 @@ impl ClaimState {
         if self.next.load(Ordering::Acquire) > index {
             return None;
         }
-        let claim = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let claim = self.order.lock().ignore_poison();
         if self.next.load(Ordering::Acquire) > index {
             return None;
         }
@@ -371,7 +372,7 @@ impl ClaimState {
         source: &dyn BatchSource,
         n: u32,
     ) -> Option<(Range<u32>, MutexGuard<'_, ()>)> {
-        let claim = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let claim = self.order.lock().ignore_poison();
         let (next, n_batches) = (self.next.load(Ordering::Acquire), source.n_batches());
         if next >= n_batches {
             return None;

@@ -1,9 +1,10 @@
 //! Present holdings of the servers, asked again whenever something has changed.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::reply::Description;
 
 use super::Client;
@@ -29,7 +30,7 @@ impl Client {
         while !self.has_heard_all.load(Ordering::Acquire) {
             let servers = find(&self.map, &self.config, retry.deadline)?;
             if are_all(&self.map, &servers) {
-                let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+                let mut current = self.view.write().ignore_poison();
                 *current = current.with_servers(servers)?;
                 self.has_heard_all.store(true, Ordering::Release);
                 break;
@@ -207,7 +208,7 @@ impl Client {
         let (found, all_answered) = view.refreshed(&addresses, deadline)?;
         let all_answered = all_answered && is_current;
         let Some(found) = found else { return Ok((view, all_answered)) };
-        let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.view.write().ignore_poison();
         // Who was faster has asked at the same time.
         if Arc::ptr_eq(&current, &view) {
             found.hear(&members);

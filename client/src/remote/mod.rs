@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_schema::reply::Description;
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
@@ -148,7 +149,7 @@ impl Client {
         }
         let sharing = SharingMode::new(config.shared_memory);
         let view = CurrentView::new(servers, config.security.clone(), sharing)?;
-        let current = Arc::clone(&view.read().unwrap_or_else(PoisonError::into_inner));
+        let current = Arc::clone(&view.read().ignore_poison());
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
         Ok(Self {
@@ -280,7 +281,7 @@ impl Client {
     }
 
     pub(crate) fn view(&self) -> Arc<ClusterView> {
-        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.view.read().ignore_poison())
     }
 
     pub(crate) fn position(&self, name: &str) -> Result<usize, ClientError> {
@@ -392,5 +393,5 @@ fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
 
 /// Returns a pool outlives a panic of one of its users.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }

@@ -1,11 +1,12 @@
 //! One pull: split by shard, ask all, receive all, try again what failed.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::FailureCode;
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::request::PullKind;
@@ -110,7 +111,7 @@ impl Client {
             }
             if let Some(found) = view.ask_again(server, deadline)? {
                 // What others have found meanwhile stays.
-                let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+                let mut current = self.view.write().ignore_poison();
                 view = current.with(server, found)?;
                 *current = Arc::clone(&view);
             }

@@ -6,13 +6,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;
 use lodestore_graph::fork::Generation;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::schedule::{NEVER, NextUses, Schedule, ScheduleError};
 
 use crate::budget::RowBudget;
@@ -141,7 +142,7 @@ impl ScheduledBatches {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "iteration over a schedule" });
         }
-        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = self.receiver.lock().ignore_poison();
         match receiver.recv_timeout(time) {
             Ok(batch) => batch.map(|batch| Some(Some(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -155,7 +156,7 @@ impl ScheduledBatches {
         if !self.process.is_current() {
             return IterationStats::default();
         }
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.stats.lock().ignore_poison()
     }
 }
 
@@ -195,7 +196,7 @@ impl IterationWorker {
 
     fn send_batches(&self) -> Result<(), ClientError> {
         let (batches, window, filled) = self.batches()?;
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).filled_rows = filled.remote_rows;
+        self.stats.lock().ignore_poison().filled_rows = filled.remote_rows;
         let batches: Arc<dyn BatchSource> = Arc::new(batches);
         thread::scope(|scope| {
             let loader = self.loader.clone();
@@ -244,7 +245,7 @@ impl IterationWorker {
             filled = took;
             tier = Some((Arc::new(planned), next_uses(schedule, config.worker, &self.path)?));
         }
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).capacity_rows = n_slots as u64;
+        self.stats.lock().ignore_poison().capacity_rows = n_slots as u64;
         let schedule = Arc::clone(schedule);
         let worker = config.worker;
         let first = config.first;
@@ -262,7 +263,7 @@ impl IterationWorker {
     }
 
     fn record(&self, window: PrefetchStats, load: &LoadStats) {
-        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock().ignore_poison();
         stats.window = window;
         stats.load += *load;
     }

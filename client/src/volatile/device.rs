@@ -1,12 +1,13 @@
 //! A tier on a device before volatile tensors.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lodestore_cache::DeviceTier;
 use lodestore_cache::device::{BatchTensor, GatherError};
 use lodestore_cache::directory::TierStats;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::{StampWanted, VolatileInfo, VolatileSource};
 use crate::error::ClientError;
@@ -93,6 +94,6 @@ impl DeviceVolatile {
     /// did not come, which the tier takes back.
     fn lock(&self) -> Result<MutexGuard<'_, DeviceTier>, ClientError> {
         let tier = self.tier.get().ok_or(ClientError::Forked { what: "device's tier" })?;
-        Ok(tier.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(tier.lock().ignore_poison())
     }
 }

@@ -1,12 +1,13 @@
 //! A tier of host memory before volatile tensors: rows that were pulled stay as long as their
 //! stamps will do.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lodestore_cache::SharedTier;
 use lodestore_cache::shared::BatchAccess;
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::{
     NO_STAMP, StampWanted, VolatileInfo, VolatilePublisher, VolatilePulled, VolatileSource,
@@ -112,10 +113,10 @@ impl VolatileSource for TieredVolatile {
         }
         ClientError::check_buffer(tensor, ids.len(), self.info.tensor.row_bytes(), out.len())?;
         let spare = self.spare()?;
-        let taken = spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let taken = spare.lock().ignore_poison().pop();
         let mut access = taken.unwrap_or_default();
         let pulled = self.pull_through(ids, wanted, out, &mut access);
-        spare.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+        spare.lock().ignore_poison().push(access);
         pulled
     }
 

@@ -5,7 +5,7 @@
 //! measured. Directions are lost, loops and repeated edges are dropped. Nodes and twice the edges
 //! must stay below 2³¹.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use metis::{Graph, Idx, option};
 
@@ -14,6 +14,7 @@ use super::{PartitionError, REFINED_BALANCE, Steps};
 use crate::edges::EdgeStream;
 use crate::fork::PerProcess;
 use crate::ids::PartId;
+use crate::lock::IgnorePoison;
 
 /// METIS draws from the one random number generator of the process: two concurrent runs would
 /// disturb each other, and neither could be repeated.
@@ -63,7 +64,7 @@ pub(super) fn by_metis(
     let excess = (max_balance.unwrap_or(REFINED_BALANCE) - 1.0).clamp(0.001, 1000.0) * 1000.0;
     let mut parts = vec![0 as Idx; n_nodes as usize];
     let running = RUNNING.get_or(|_| Mutex::default());
-    let _alone = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = running.lock().ignore_poison();
     Graph::new(1, n_parts.into(), &starts, &lists)
         .map_err(|error| PartitionError::Metis { message: error.to_string() })?
         .set_option(option::UFactor(excess as Idx))

@@ -15,13 +15,14 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
 use anyhow::{Context, Result, bail};
 use lodestore_client::{Address, Client, ClientConfig, Security};
+use lodestore_graph::lock::IgnorePoison;
 
 pub(crate) use link::{LinkSpec, parse_delay, parse_rate};
 pub(crate) use ranks::ShapedRank;
@@ -215,5 +216,5 @@ fn pass(client: &Stream, server: &Stream, links: &Links) -> io::Result<()> {
 
 /// Locks the figures of a link, which a panic leaves as they were.
 fn lock(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
-    link.lock().unwrap_or_else(PoisonError::into_inner)
+    link.lock().ignore_poison()
 }

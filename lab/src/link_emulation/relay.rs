@@ -4,11 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
 use lodestore_client::Address;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::link::Link;
 
@@ -87,7 +88,7 @@ impl Write for Stream {
 
 /// Moves bytes from `from` to `to` over `link`, in threads of their own, until either ends.
 pub(super) fn relay(from: Stream, to: Stream, link: &Arc<Mutex<Link>>) -> io::Result<()> {
-    let travelling_bytes = link.lock().unwrap_or_else(PoisonError::into_inner).travelling_bytes();
+    let travelling_bytes = link.lock().ignore_poison().travelling_bytes();
     let n_chunks = WAITING_CHUNKS + (travelling_bytes / CHUNK_BYTES as f64) as usize;
     let (sender, receiver) = sync_channel(n_chunks.min(MAX_CHUNKS));
     let link = Arc::clone(link);
@@ -107,7 +108,7 @@ fn receive(mut from: Stream, link: &Mutex<Link>, sender: &SyncSender<Chunk>) {
             Ok(n_bytes) => n_bytes,
         };
         let arrival = {
-            let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut link = link.lock().ignore_poison();
             link.send(Instant::now(), n_bytes)
         };
         if sender.send((arrival, buffer[..n_bytes].to_vec())).is_err() {

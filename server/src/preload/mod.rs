@@ -11,9 +11,10 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::file_system::Disk;
 use lodestore_store::graph::HOT_ROWS_DIR;
 use tracing::{info, warn};
@@ -189,7 +190,7 @@ fn interleaved(lists: &[Vec<u32>]) -> Vec<u32> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

@@ -9,9 +9,10 @@
 //! leaves its put behind keeps that room for [`STAGED_YIELD`] where others want it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::PUT_BYTES_MAX;
 use lodestore_schema::request::Push;
@@ -148,7 +149,7 @@ impl Puts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 }
 

@@ -7,9 +7,10 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use lodestore_graph::lock::IgnorePoison;
 use rustix::io::Errno;
 
 use super::{Catalog, failed};
@@ -128,7 +129,7 @@ impl Health {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.lock().ignore_poison()
     }
 }
 

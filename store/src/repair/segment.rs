@@ -10,8 +10,9 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use lodestore_graph::lock::IgnorePoison;
 use uuid::Uuid;
 use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
 
@@ -244,10 +245,10 @@ fn page_sums(file: &dyn FileReader, segment: Uuid, n_pages: u64, n_threads: usiz
         read_pages(file, pages.clone(), buffer);
         let read = pages.clone().zip(buffer.chunks_exact(PAGE));
         let found: Vec<u32> = read.map(|(page, bytes)| checksum.of(page, bytes)).collect();
-        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = sums.lock().ignore_poison();
         sums[pages.start as usize..pages.end as usize].copy_from_slice(&found);
     });
-    sums.into_inner().unwrap_or_else(PoisonError::into_inner)
+    sums.into_inner().ignore_poison()
 }
 
 /// Reads `pages` into `buffer`, with zeros where nothing can be read.

@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::actions::RepairActions;
 use super::as_damage;
@@ -311,9 +312,9 @@ impl TensorRepair<'_> {
     fn damaged_pages(&self, segment: &Segment) -> Vec<u64> {
         let pages = Mutex::new(Vec::new());
         check_segment(segment, self.actions.n_threads, &|page, _| {
-            pages.lock().unwrap_or_else(PoisonError::into_inner).push(page);
+            pages.lock().ignore_poison().push(page);
         });
-        let mut pages = pages.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut pages = pages.into_inner().ignore_poison();
         pages.sort_unstable();
         pages.dedup();
         pages

@@ -6,9 +6,10 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use rustix::io::Errno;
 
 use super::{
@@ -163,5 +164,5 @@ fn note_refusal(error: &io::Error) {
 
 /// Holds a list, which no panic leaves half-changed.
 fn lock<T>(list: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
+    list.lock().ignore_poison()
 }

@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use rustix::io::Errno;
 
 use super::{Arena, Outcome, Read, ReadFile, ReadQueue};
@@ -127,7 +128,7 @@ fn work(workers: &Workers) {
         let mut state = workers.lock();
         while state.jobs.is_empty() {
             state.n_idle += 1;
-            state = workers.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = workers.wake.wait(state).ignore_poison();
             state.n_idle -= 1;
         }
         let job = state.jobs.pop_front();
@@ -147,7 +148,7 @@ impl Job {
 impl Workers {
     /// Holds the list of jobs, which no panic leaves half-changed.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 }
 

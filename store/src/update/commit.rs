@@ -7,7 +7,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, TryLockError};
+
+use lodestore_graph::lock::IgnorePoison;
 
 use super::delta::DeltaPlace;
 use super::parallel::for_each;
@@ -109,7 +111,7 @@ impl GraphHandle {
 
     /// Keeps other commits out.
     pub(super) fn commits(&self) -> MutexGuard<'_, ()> {
-        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commits.lock().ignore_poison()
     }
 
     /// Commits all versions up to `version` on the open partitions that are behind.
@@ -142,7 +144,7 @@ impl GraphHandle {
         parts.iter().try_for_each(|part| part.catalog.check_takes_writes())?;
         {
             // No put is midway: from here on none is for this version.
-            let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _gate = self.gate.write().ignore_poison();
             // Pending rows must not change while they are handed over.
             parts.iter().try_for_each(|part| part.check_is_not_sealed())?;
             for part in parts {

@@ -1,10 +1,11 @@
 //! Compaction of a live graph: one tensor of one partition after the other.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::delta::DeltaPlace;
 use super::garbage::Retired;
@@ -36,7 +37,7 @@ impl GraphHandle {
         self.check_writable()?;
         let position = tensor.map(|name| self.tensor_position(name)).transpose()?;
         part.map(|part| self.open_part(part)).transpose()?;
-        let _alone = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.compactions.lock().ignore_poison();
         self.sweep()?;
         let version = self.version();
         let is_chosen = |open: &Arc<PartHandle>| part.is_none_or(|part| part == open.part);

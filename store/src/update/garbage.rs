@@ -1,7 +1,9 @@
 //! Leftovers of compactions: files that no reader needs once the last view of them is gone.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
+
+use lodestore_graph::lock::IgnorePoison;
 
 use super::{GraphHandle, Layer};
 use crate::catalog::Catalog;
@@ -63,7 +65,7 @@ impl GraphHandle {
     }
 
     pub(super) fn garbage(&self) -> MutexGuard<'_, Garbage> {
-        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.garbage.lock().ignore_poison()
     }
 
     /// Removes the files that no view and no process holds; the others stay in `garbage`.

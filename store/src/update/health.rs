@@ -4,9 +4,8 @@
 //! concerns all of them; one that fails in between leaves some prepared or published, and the same
 //! commit repeated ends the same.
 
-use std::sync::PoisonError;
-
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::{GraphHandle, OpenMode, PartHandle};
 use crate::error::StoreError;
@@ -46,7 +45,7 @@ impl GraphHandle {
     pub fn stop_writes(&self, part: PartId, reason: String, advice: &'static str) {
         // No put or commit is midway.
         let _alone = self.commits();
-        let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _gate = self.gate.write().ignore_poison();
         if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
             open.catalog.stop_writes(reason, advice);
         }

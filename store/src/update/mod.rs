@@ -33,10 +33,11 @@ mod version;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
+use lodestore_graph::lock::IgnorePoison;
 
 pub use compact::Folding;
 pub use health::StoppedWrites;
@@ -138,7 +139,7 @@ impl GraphHandle {
     /// Returns the committed version of each partition that is open.
     #[must_use]
     pub fn part_versions(&self) -> Vec<(PartId, u32)> {
-        let parts = self.parts.read().unwrap_or_else(PoisonError::into_inner);
+        let parts = self.parts.read().ignore_poison();
         parts.iter().flatten().map(|part| (part.part, part.version())).collect()
     }
 
@@ -227,7 +228,7 @@ impl GraphHandle {
 
     /// Returns the partitions of this moment.
     fn now(&self) -> Parts {
-        Arc::clone(&self.parts.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.parts.read().ignore_poison())
     }
 
     /// Returns each of them, without what would keep one that goes from being closed.

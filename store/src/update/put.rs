@@ -1,8 +1,9 @@
 //! Puts: rows into the pending version.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 
 use super::parallel::for_each;
@@ -34,7 +35,7 @@ impl GraphHandle {
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         self.check_process()?;
         let routed = self.route_put(tensor, ids, rows)?;
-        let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = self.gate.read().ignore_poison();
         self.check_writable()?;
         // Under the gate: none of these is given up or dropped before the rows are put.
         let position = self.tensor_position(tensor)?;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
+use lodestore_graph::lock::IgnorePoison;
 use roaring::RoaringBitmap;
 
 use super::{Layer, TensorVersion};
@@ -86,7 +87,7 @@ impl TensorHandle {
     /// Returns the newest committed version.
     #[must_use]
     pub fn current(&self) -> Arc<TensorVersion> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read().ignore_poison())
     }
 
     /// Returns the tensor at `version`; `None` for a version that is not committed, or whose layers
@@ -216,7 +217,7 @@ impl TensorHandle {
             let seen = self.current();
             let made = Arc::new(make(&seen));
             let mut earlier = lock(&self.earlier);
-            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            let mut current = self.current.write().ignore_poison();
             if Arc::ptr_eq(&current, &seen) {
                 if seen.version() != made.version() {
                     earlier.retain(|it| it.strong_count() > 0);
@@ -231,5 +232,5 @@ impl TensorHandle {
 
 /// Locks a mutex, also a poisoned one: no holder of these locks leaves anything half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::{Damage, VerifyReport};
 use crate::error::StoreError;
@@ -64,7 +65,7 @@ impl Findings {
     ) {
         self.add(order, error.file().unwrap_or(place), page, error.to_string());
         if error.origin() == ErrorOrigin::System {
-            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut refused = self.refused.lock().ignore_poison();
             if refused.as_ref().is_none_or(|(first, _)| order < *first) {
                 *refused = Some((order, error));
             }
@@ -73,17 +74,17 @@ impl Findings {
 
     /// Returns the report, or the error of the first file that the system refused to show.
     pub(super) fn into_result(mut self) -> Result<VerifyReport, StoreError> {
-        let refused = self.refused.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let refused = self.refused.get_mut().ignore_poison().take();
         refused.map_or_else(|| Ok(self.into_report()), |(_, error)| Err(error))
     }
 
     pub(super) fn add_unknown(&self, path: &Path) {
-        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unknown = self.unknown.lock().ignore_poison();
         unknown.push(path.display().to_string());
     }
 
     pub(super) fn add_absent(&self, part: PartId) {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner).push(part.0);
+        self.absent.lock().ignore_poison().push(part.0);
     }
 
     pub(super) fn into_report(self) -> VerifyReport {
@@ -97,9 +98,9 @@ impl Findings {
                 damaged.push(Damage { file, page: None, reason: format!("{more} more faults") });
             }
         }
-        let mut unknown = self.unknown.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut unknown = self.unknown.into_inner().ignore_poison();
         unknown.sort();
-        let mut absent = self.absent.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut absent = self.absent.into_inner().ignore_poison();
         absent.sort_unstable();
         VerifyReport {
             ok: damaged.is_empty() && absent.is_empty(),
@@ -113,6 +114,6 @@ impl Findings {
 
     /// Locks the files. A fault is added whole or, in a panic, not at all.
     fn files(&self) -> MutexGuard<'_, BTreeMap<FileOrder, FileFindings>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock().ignore_poison()
     }
 }

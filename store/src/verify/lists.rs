@@ -1,12 +1,13 @@
 //! Topology and halo, piece by piece.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use lodestore_graph::PartId;
 use lodestore_graph::file_check::{
     FileCheck, FileFault, FileKind, FilePartition, HEADER_BYTES, Piece, PieceSum,
 };
+use lodestore_graph::lock::IgnorePoison;
 use thiserror::Error;
 
 use crate::error::StoreError;
@@ -89,13 +90,13 @@ impl Lists {
         let read = self.file.read_exact_at(bytes, wanted.bytes.start);
         read.map_err(StoreError::io(&self.path, "read"))?;
         let sum = self.check.sum(wanted, bytes);
-        self.sums.lock().unwrap_or_else(PoisonError::into_inner)[piece as usize] = Some(sum);
+        self.sums.lock().ignore_poison()[piece as usize] = Some(sum);
         Ok(())
     }
 
     /// Returns the sums of all pieces, in their order; `None` if one could not be read.
     pub(super) fn sums(&self) -> Option<Vec<PieceSum>> {
-        self.sums.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.sums.lock().ignore_poison().iter().cloned().collect()
     }
 }
 

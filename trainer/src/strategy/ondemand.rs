@@ -1,10 +1,11 @@
 //! The baseline: each batch is sampled and pulled when the trainer asks for it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use lodestore_client::ClientError;
 use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::BatchSource;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::Share;
@@ -43,7 +44,7 @@ impl BatchSource for Ondemand<'_> {
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let (epoch, position) = (index / self.per_epoch, index % self.per_epoch);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().ignore_poison();
         if state.epoch != epoch {
             state.roots = self.share.batches(epoch);
             state.epoch = epoch;

@@ -1,13 +1,11 @@
 //! Ordinary random sampling: what a trainer without a schedule does, to compare what is learnt.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Mutex};
 
 use lodestore_client::ClientError;
 use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::BatchSource;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{
     NodeId,
     batch::{Batch, Block},
@@ -97,7 +95,7 @@ impl BatchSource for RandomBatches<'_> {
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
         let config = self.config;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().ignore_poison();
         assert_eq!(state.next, index, "batches of one stream come in order");
         state.next += 1;
         let position = index % self.per_epoch;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use lodestore_graph::lock::IgnorePoison;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -197,6 +198,6 @@ impl Gateway {
     }
 
     fn current(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.current.lock().ignore_poison()
     }
 }

@@ -1,10 +1,11 @@
 //! The servers that are registered, kept up to date by a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::gateway::{CALL_PATIENCE, Gateway};
 use super::{EtcdLocation, Member, RegisteredServers};
@@ -60,7 +61,7 @@ impl Watch {
         let state = shared.lock();
         let is_new = |state: &mut State| state.members.is_none() && state.failure.is_empty();
         let waited = shared.has_looked.wait_timeout_while(state, CALL_PATIENCE, is_new);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = waited.ignore_poison();
         state.members.clone().ok_or_else(|| ClientError::Map {
             map: shared.place.clone(),
             reason: if state.failure.is_empty() { "no answer" } else { &state.failure }.to_owned(),
@@ -99,7 +100,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     fn seen(&self, RegisteredServers { members, n_nonsense, strangers }: RegisteredServers) {

@@ -1,11 +1,8 @@
 mod taken_rows;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Mutex, thread, time::Duration};
+
+use lodestore_graph::lock::IgnorePoison;
 
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, rows_of};
@@ -33,7 +30,7 @@ impl Batches {
     }
 
     fn asked(&self) -> Vec<u32> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked.lock().ignore_poison().clone()
     }
 }
 
@@ -43,7 +40,7 @@ impl BatchSource for Batches {
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock().ignore_poison();
         asked.push(index);
         drop(asked);
         assert_ne!(self.panics_at, Some(index), "as the test wants it");

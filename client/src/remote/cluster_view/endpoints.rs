@@ -5,10 +5,11 @@
 use std::io;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use tracing::warn;
 
 use super::super::describe::describe;
@@ -56,14 +57,14 @@ impl PortProbe {
     /// Returns the search, unless another has it: then `None` once that is over, or the deadline.
     fn search(&self, deadline: Instant) -> Option<Search<'_>> {
         let search = self.search.get_or(|_| SearchState::default());
-        let mut is_sought = search.is_sought.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_sought = search.is_sought.lock().ignore_poison();
         if !*is_sought {
             *is_sought = true;
             return Some(Search(search));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         let waited = search.is_found.wait_timeout_while(is_sought, left, |it| *it);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        drop(waited.ignore_poison());
         None
     }
 
@@ -74,7 +75,7 @@ impl PortProbe {
 
 impl Drop for Search<'_> {
     fn drop(&mut self) {
-        *self.0.is_sought.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *self.0.is_sought.lock().ignore_poison() = false;
         self.0.is_found.notify_all();
     }
 }

@@ -28,6 +28,7 @@ impl ClusterView {
     ///
     /// # Errors
     /// Another graph is served at its address now.
+    #[cfg(feature = "load")]
     pub(crate) fn refresh_server(
         self: &Arc<Self>,
         server: usize,

@@ -1,7 +1,7 @@
 //! A tier on a device before a source: rows that a worker uses again and again stay where it
 //! computes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lodestore_cache::TwoLevelTier;
@@ -9,6 +9,7 @@ use lodestore_cache::device::{BatchTensor, GatherError};
 use lodestore_cache::shared::Invalidation;
 use lodestore_cache::two_level::TwoLevelStats;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::error::ClientError;
@@ -143,7 +144,7 @@ impl DeviceSource {
     /// perhaps an admission without its rows, which the tier reverts before the next batch.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
-        Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(state.lock().ignore_poison())
     }
 }
 

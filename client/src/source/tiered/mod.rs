@@ -1,13 +1,14 @@
 //! A tier before a source: rows that were pulled stay for the batches to come.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use lodestore_cache::memory_budget::{MemoryRequest, shares};
 use lodestore_cache::shared::{BatchAccess, Invalidation, SharedSettings};
 use lodestore_cache::{PolicySpec, SharedTier};
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
@@ -84,7 +85,7 @@ impl TieredSource {
     /// process.
     fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
         let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
-        Ok(spare.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(spare.lock().ignore_poison())
     }
 
     /// Fetches the rows that the tier lacks and writes them to their places in `out`.

@@ -27,7 +27,9 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lodestore_graph::lock::IgnorePoison;
 
 pub use fault::{Fault, Neglect, Operation, Plan};
 
@@ -83,7 +85,7 @@ impl CrashDevice {
 
     /// Locks the state for one operation, which ends also when it fails.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     fn sync_node(&self, node: NodeIdx) -> io::Result<()> {

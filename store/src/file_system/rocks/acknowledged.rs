@@ -13,7 +13,9 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use lodestore_graph::lock::IgnorePoison;
 
 /// Sequence number u64, CRC-32 of it u32: within one sector, which a disk writes whole.
 const FILE_BYTES: usize = 12;
@@ -55,7 +57,7 @@ impl Acknowledged {
 
     /// Notes that all writes up to `sequence` are synced.
     pub(super) fn note(&self, sequence: u64) {
-        let mut last = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.sequence.lock().ignore_poison();
         if *last >= sequence {
             return;
         }

@@ -12,8 +12,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
+use lodestore_graph::lock::IgnorePoison;
 use rustix::fs::statvfs;
 
 use super::Rocks;
@@ -126,11 +127,11 @@ impl Reopening {
     }
 
     fn store(&self) -> RwLockReadGuard<'_, Option<Rocks>> {
-        self.store.read().unwrap_or_else(PoisonError::into_inner)
+        self.store.read().ignore_poison()
     }
 
     fn doubt(&self) -> MutexGuard<'_, Option<Doubt>> {
-        self.doubt.lock().unwrap_or_else(PoisonError::into_inner)
+        self.doubt.lock().ignore_poison()
     }
 }
 
@@ -158,7 +159,7 @@ impl KeyValues for Reopening {
         }
         self.check_room()?;
         // Readers in flight finish first.
-        let mut store = self.store.write().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.store.write().ignore_poison();
         let mut doubt = self.doubt();
         let Some(known) = &mut *doubt else { return Ok(()) };
         if known.undo.is_none()

@@ -17,9 +17,10 @@ mod imported;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 use uuid::Uuid;
 
 use super::garbage::Retired;
@@ -106,7 +107,7 @@ impl GraphHandle {
     pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
         self.check_process()?;
         check_may_go(name)?;
-        let _no_fold = self.compactions.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_fold = self.compactions.lock().ignore_poison();
         let mut garbage = self.garbage();
         let _no_commit = self.commits();
         self.check_writable()?;
@@ -114,7 +115,7 @@ impl GraphHandle {
         let _uncopied = Uncopied::hold(&parts)?;
         let _no_arrival = self.hold_arrivals(name)?;
         let position = self.tensor_position(name)?;
-        let _no_put = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _no_put = self.gate.write().ignore_poison();
         let mut changed = self.stored()?.meta().clone();
         changed.tensors.retain(|tensor| tensor.name != name);
         let replaced = replace_meta(&self.graph, &changed);
@@ -167,7 +168,7 @@ impl GraphHandle {
     }
 
     fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+        self.coming.lock().ignore_poison()
     }
 
     /// Fails for a partition on this machine that is not open: the graph's description holds for
@@ -312,7 +313,7 @@ impl NewTensor {
         let written = std::mem::take(&mut self.written);
         {
             // A put finds its tensor by the position in one partition, and uses it in all.
-            let _no_put = live.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _no_put = live.gate.write().ignore_poison();
             for (staged, tensor) in written.iter().zip(opened) {
                 staged.part.tensors.push(tensor);
             }

@@ -5,10 +5,11 @@
 //! it.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::super::{GraphHandle, OpenMode, PartHandle};
 use super::pending::UncommittedRows;
@@ -64,7 +65,7 @@ impl PartCopy {
     /// is in doubt.
     pub fn seal(&mut self) -> Result<u32, StoreError> {
         let _no_commit = self.live.commits();
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.live.gate.write().ignore_poison();
         let (catalog, version) = (&self.part.catalog, self.part.version());
         if self.live.mode == OpenMode::Write {
             catalog.check_takes_writes()?;
@@ -99,7 +100,7 @@ impl PartCopy {
     /// Fails with [`StoreError::MoveRefused`] unless all pending rows were read since it was
     /// sealed, the seal has held since, and the graph is open for writing.
     pub fn give_up(&mut self) -> Result<(), StoreError> {
-        let _alone = self.live.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.live.gate.write().ignore_poison();
         self.check_complete()?;
         self.live.replace(self.part(), None);
         Ok(())

@@ -11,10 +11,11 @@ mod pending;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::open::OpenedPart;
 use super::{GraphHandle, OpenMode, PartHandle, Parts};
@@ -86,11 +87,11 @@ impl TransferState {
     }
 
     fn seals(&self) -> MutexGuard<'_, Seals> {
-        self.seals.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seals.lock().ignore_poison()
     }
 
     fn seal(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.sealed_until.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sealed_until.lock().ignore_poison()
     }
 }
 
@@ -161,7 +162,7 @@ impl GraphHandle {
         let highest =
             version.max(self.open_parts().iter().map(|it| it.version()).max().unwrap_or(0));
         {
-            let _gate = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _gate = self.gate.write().ignore_poison();
             self.replace(opened.part, Some(opened));
         }
         if self.mode == OpenMode::Write {
@@ -174,7 +175,7 @@ impl GraphHandle {
 
     /// Puts a partition in the list, or none in its place.
     fn replace(&self, part: PartId, by: Option<Arc<PartHandle>>) {
-        let mut parts = self.parts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts.write().ignore_poison();
         let mut changed: Vec<Option<Arc<PartHandle>>> = parts.to_vec();
         changed[part.index()] = by;
         *parts = Parts::from(changed);

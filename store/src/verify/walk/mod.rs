@@ -4,10 +4,11 @@ mod unknown;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lodestore_graph::PartId;
 use lodestore_graph::file_check::FileKind;
+use lodestore_graph::lock::IgnorePoison;
 
 use super::catalog::CatalogUnit;
 use super::findings::{FileOrder, Findings, META_ORDER};
@@ -119,7 +120,7 @@ impl<'a> Walk<'a> {
 
     /// Looks at what only all units together say, once they are done.
     pub(super) fn finish(self) {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.into_inner().ignore_poison();
         let (mut n_edges, mut all_sound) = (0u64, !state.lost_edges);
         let mut columns = None;
         for (order, lists) in state.lists {
@@ -321,7 +322,7 @@ impl<'a> Walk<'a> {
 
     /// Locks the state. It changes whole or, in a panic, ends the walk anyway.
     fn state(&self) -> MutexGuard<'_, State<'a>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 }
 

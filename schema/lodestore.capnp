@@ -102,7 +102,7 @@ struct Copy {
     open @1 :UInt64;        # Begins; the number of the move, by which the source tells an old one, or 0
                             # for a copy that takes nothing away.
     seal @2 :Void;          # No more puts, commits and compactions for a moment.
-    pending @3 :Void;       # Once sealed, the next rows that are not committed; `store/src/moving/piece.rs`
+    pending @3 :Void;       # Once sealed, the next rows that are not committed; `store/src/transfer/piece.rs`
                             # has what the body is.
     release @4 :Void;       # The source gives the partition up, for good.
     adopt @5 :Void;         # Asked of the target: its folder is there now, serve it. Needs no `open`.

@@ -103,11 +103,12 @@ pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Error {
     Error::Input { path: path.to_owned(), reason: reason.into() }
 }
 
-/// Returns the number of nodes that a file has, if a graph can have so many.
-pub(crate) fn node_count<T>(path: &Path, found: T) -> Result<u32, Error>
+/// Returns the number of nodes that a file has, in rows or otherwise, if a graph can have so many.
+pub(crate) fn node_count<T>(path: &Path, found: T, what: &str) -> Result<u32, Error>
 where
     T: Copy + Display + TryInto<u32>,
 {
     let n_nodes = found.try_into().ok().filter(|&n| n < u32::MAX);
-    n_nodes.ok_or_else(|| refused(path, format!("{found} nodes; a graph has up to 2^32 - 2")))
+    n_nodes
+        .ok_or_else(|| refused(path, format!("{found} {what}; a graph has up to 2^32 - 2 nodes")))
 }

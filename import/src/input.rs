@@ -31,7 +31,7 @@ impl Input {
         let tensors = config.tensors.iter().map(TensorFile::open).collect::<Result<Vec<_>, _>>()?;
         let n_nodes = match (config.nodes, tensors.first()) {
             (Some(n_nodes), _) => Some(n_nodes),
-            (None, Some(source)) => Some(node_count(source.path(), source.n_rows())?),
+            (None, Some(source)) => Some(node_count(source.path(), source.n_rows(), "rows")?),
             (None, None) => None,
         };
         // Reads all of them: the first bad edge is found before the long work starts.

@@ -132,8 +132,8 @@ impl Compaction<'_> {
             return Ok(old.codec());
         }
         let (file, row_bytes) = (old.path().to_owned(), spec.row_bytes());
-        let table = SampledTable::new(file, n_rows, row_bytes, DiskProfile::default());
-        table.choose(CodecChoice::Auto, |first, rows| {
+        let table = || SampledTable::new(file, n_rows, row_bytes, DiskProfile::default());
+        CodecChoice::Auto.settle(row_bytes, table, |first, rows| {
             pieces.read(first, (rows.len() / row_bytes) as u32, rows)
         })
     }

@@ -11,7 +11,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::address::{Address, AddressError};
+use crate::address::Address;
+#[cfg(not(feature = "etcd"))]
+use crate::address::AddressError;
 use crate::error::ClientError;
 
 #[cfg(feature = "etcd")]

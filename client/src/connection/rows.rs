@@ -18,6 +18,9 @@ use crate::read_buffer::Head;
 /// Reads of one connection before the others have their turn.
 const READS_MAX: usize = 8;
 
+/// Fewer bytes of rows than these are copied behind their ids: a second write costs more.
+const UNCOPIED_MIN: usize = 16 << 10;
+
 /// Where the rows of an answer go: row `i` to `out` at row `positions[i]`. Positions ascend.
 pub(crate) struct Place<'a> {
     pub(crate) positions: &'a [u32],
@@ -69,7 +72,7 @@ impl Progress {
 
 impl Connection {
     /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Positions
-    /// ascend. Adjacent rows are sent without a copy.
+    /// ascend. Adjacent rows are sent without a copy where there are many.
     pub(crate) fn send_rows(
         &mut self,
         request: &Request,
@@ -80,7 +83,7 @@ impl Connection {
     ) -> Result<(), ClientError> {
         let row_bytes = rows.len() / ids.len().max(1);
         let body_bytes = positions.len() * (size_of::<NodeId>() + row_bytes);
-        let adjacent = neighbours(positions, row_bytes);
+        let adjacent = neighbours(positions, row_bytes).filter(|rows| rows.len() >= UNCOPIED_MIN);
         let body = |frame: &mut Vec<u8>| {
             if adjacent.is_some() {
                 let first = positions.first().map_or(0, |&first| first as usize);

@@ -391,7 +391,7 @@ fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
     }
 }
 
-/// Returns a pool outlives a panic of one of its users.
+/// Locks a pool, which outlives a panic of one of its users.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().ignore_poison()
 }

@@ -99,7 +99,7 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
             return Err(refused(&path, format!("{reason}; found node types {types}")));
         }
     };
-    let n_nodes = node_count(&path, nodes.num)?;
+    let n_nodes = node_count(&path, nodes.num, "nodes")?;
     let mut dataset = Dataset::new(edge_file(dir, edges, scratch.path())?, n_nodes, scratch);
     for feature in &metadata.feature_data {
         let file = dir.join(&feature.path);

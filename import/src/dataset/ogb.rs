@@ -80,7 +80,7 @@ fn of_arrays(raw: &Path, data: &Path, scratch: TempDir) -> Result<Dataset, Error
         let n_graphs = counts.len();
         return Err(refused(data, format!("{n_graphs} graphs; only one can be imported")));
     }
-    let n_nodes = node_count(data, counts.integer(0)?)?;
+    let n_nodes = node_count(data, counts.integer(0)?, "nodes")?;
     let edges = scratch.path().join("edges.u32");
     Numbers::of_member(data, &npz.array("edge_index.npy")?).write_edges(&edges)?;
     let member = |name: &str| PathBuf::from(format!("{}:{name}", data.display()));
@@ -153,5 +153,5 @@ fn only_count(path: &Path) -> Result<u32, Error> {
     if lines.next()?.is_some() {
         return Err(refused(path, "several graphs; only one can be imported"));
     }
-    node_count(path, found)
+    node_count(path, found, "nodes")
 }

@@ -27,6 +27,24 @@ impl CodecChoice {
 
     /// [`CodecChoice::Auto`] takes raw for tables below this many bytes: they fit any memory.
     pub const MIN_TABLE_BYTES: u64 = 1 << 20;
+
+    /// Returns the codec for rows of this many bytes, by a sample of `table` where the choice
+    /// leaves that open. `copy_rows` fills a buffer with the rows from the given one on.
+    pub(crate) fn settle<E: From<StoreError>>(
+        self,
+        row_bytes: usize,
+        table: impl FnOnce() -> SampledTable,
+        copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
+    ) -> Result<SegmentCodec, E> {
+        match self {
+            Self::Raw => Ok(SegmentCodec::Raw),
+            Self::Zstd => Ok(SegmentCodec::zstd_for(row_bytes)),
+            Self::Auto => {
+                let assessed = table().assess(copy_rows)?;
+                Ok(assessed.map_or(SegmentCodec::Raw, |(_, verdict)| verdict.codec))
+            }
+        }
+    }
 }
 
 /// Rows to take a sample of, the table that they stand for, and where it will be read.
@@ -48,23 +66,6 @@ impl SampledTable {
         let (table_bytes, memory_bytes) =
             (u64::from(n_rows) * row_bytes as u64, available_memory_bytes());
         Self { file, n_rows, row_bytes, table_bytes, disk, memory_bytes }
-    }
-
-    /// Chooses the codec, by a sample where `choice` leaves that open. `copy_rows` fills a buffer
-    /// with the rows from the given one on.
-    pub(crate) fn choose<E: From<StoreError>>(
-        &self,
-        choice: CodecChoice,
-        copy_rows: impl FnMut(u32, &mut [u8]) -> Result<(), E>,
-    ) -> Result<SegmentCodec, E> {
-        match choice {
-            CodecChoice::Raw => Ok(SegmentCodec::Raw),
-            CodecChoice::Zstd => Ok(SegmentCodec::zstd_for(self.row_bytes)),
-            CodecChoice::Auto => {
-                let assessed = self.assess(copy_rows)?;
-                Ok(assessed.map_or(SegmentCodec::Raw, |(_, verdict)| verdict.codec))
-            }
-        }
     }
 
     /// Takes a sample; returns its sizes and times, and what follows from them. Returns `None` for

@@ -123,13 +123,13 @@ fn frames_of_another_length_are_refused() {
 
 /// Asks for a sample of sparse rows with one byte in `one_in` set.
 fn chosen(choice: CodecChoice, n_rows: u32, row_bytes: usize, one_in: usize) -> SegmentCodec {
-    let table = SampledTable::new("feat".into(), n_rows, row_bytes, DiskProfile::default());
+    let table = || SampledTable::new("feat".into(), n_rows, row_bytes, DiskProfile::default());
     let copy_rows = |first, out: &mut [u8]| {
         assert!(first as usize * row_bytes + out.len() <= n_rows as usize * row_bytes);
         sparse(first, out, one_in);
         Ok::<_, StoreError>(())
     };
-    table.choose(choice, copy_rows).unwrap()
+    choice.settle(row_bytes, table, copy_rows).unwrap()
 }
 
 /// Fills rows with one byte in `one_in` set.

@@ -208,12 +208,14 @@ impl Importer {
             return Err(ImportError::DuplicateTensor { name: name.to_owned() });
         }
         let tensor = check_source(name, source, book.n_nodes())?;
-        let dir = parent_of(&self.out);
-        let (file, disk) = (dir.join(name), DiskProfile::load(&*self.device, dir));
-        let table = SampledTable::new(file, book.n_nodes(), tensor.row_bytes(), disk);
-        let codec = table.choose(options.codec, |first, sample| {
+        let (dir, row_bytes) = (parent_of(&self.out), tensor.row_bytes());
+        let table = || {
+            let disk = DiskProfile::load(&*self.device, dir);
+            SampledTable::new(dir.join(name), book.n_nodes(), row_bytes, disk)
+        };
+        let codec = options.codec.settle(row_bytes, table, |first, sample| {
             let first = first as usize;
-            let rows = &external_of[first..first + sample.len() / tensor.row_bytes()];
+            let rows = &external_of[first..first + sample.len() / row_bytes];
             Ok::<_, ImportError>(source.copy_rows(rows, sample)?)
         })?;
         let total = u64::from(book.n_nodes());

@@ -33,7 +33,7 @@ pub(super) struct Gateway {
     current: Mutex<usize>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct Header {
     #[serde(default)]
     revision: String,
@@ -41,8 +41,6 @@ struct Header {
 
 #[derive(Deserialize)]
 struct Ranged {
-    /// Absent in a range within a transaction.
-    #[serde(default)]
     header: Header,
     #[serde(default)]
     kvs: Vec<Pair>,
@@ -106,9 +104,11 @@ impl Gateway {
         if done["succeeded"] == Value::Bool(true) {
             return Ok(graph.to_owned());
         }
-        let found = done["responses"][0]["response_range"].clone();
-        let found: Ranged = serde_json::from_value(found).map_err(|error| error.to_string())?;
-        Ok(found.kvs.first().map(graph_in).unwrap_or_default())
+        // A range within a transaction has no header.
+        let found = done["responses"][0]["response_range"]["kvs"][0].clone();
+        let found: Option<Pair> =
+            serde_json::from_value(found).map_err(|error| error.to_string())?;
+        Ok(found.as_ref().map(graph_in).unwrap_or_default())
     }
 
     /// Waits until a server's key changes after `revision`, [`WATCH_TIMEOUT`] at most.

@@ -42,9 +42,11 @@ impl GraphHandle {
         };
         let ranges: Vec<Range<u32>> = tensor.parts.iter().map(|it| book.range(it.part)).collect();
         let (device, dir, spec) = (&**self.graph.device(), self.graph.dir(), &tensor.spec);
-        let (file, disk) = (dir.join(name), DiskProfile::load(device, dir));
-        let table = SampledTable::new(file, n_rows as u32, spec.row_bytes(), disk);
-        let codec = table.choose(options.codec, |first, sample| {
+        let table = || {
+            let disk = DiskProfile::load(device, dir);
+            SampledTable::new(dir.join(name), n_rows as u32, spec.row_bytes(), disk)
+        };
+        let codec = options.codec.settle(spec.row_bytes(), table, |first, sample| {
             let n_rows = (sample.len() / spec.row_bytes()) as u32;
             let rows = rows_of(&nodes_from(&ranges, first, n_rows))?;
             Ok::<_, ImportError>(source.copy_rows(&rows, sample)?)

@@ -275,11 +275,11 @@ impl<'py> RowArray<'py> {
         with_element!(self.dtype, T => write_elements::<T, R>(&self.bits, write))
     }
 
-    /// Copies all rows, and returns the array for the caller.
+    /// Copies all rows, and returns the array for the caller. Other threads of Python wait: of two
+    /// futures with the same array one would find it lent.
     pub(crate) fn filled(self, rows: &[u8]) -> Result<Bound<'py, PyAny>, Error> {
-        let py = self.array.py();
         self.write(|out| {
-            py.detach(|| out.copy_from_slice(rows));
+            out.copy_from_slice(rows);
             Ok(())
         })?;
         Ok(self.array)

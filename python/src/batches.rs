@@ -349,7 +349,11 @@ impl Batch {
             Some(out) => RowArray::from_out(out, layout)?,
             None => RowArray::new(py, layout)?,
         };
-        Ok(rows.filled(self.bytes(at))?)
+        rows.write(|out| {
+            py.detach(|| out.copy_from_slice(self.bytes(at)));
+            Ok(())
+        })?;
+        Ok(rows.finish())
     }
 
     fn __repr__(&self) -> String {

@@ -279,6 +279,24 @@ mod tests {
         }
     }
 
+    /// Model files name parameters so, those of earlier releases too.
+    #[test]
+    fn parameters_have_the_names_of_the_file() {
+        let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
+        let names = |kind, widths| {
+            let spec =
+                ModelSpec { kind, widths, n_heads: 1, n_output_heads: 1, dropout: 0.0, layer };
+            spec.shapes().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let mut of_gat = ["weight", "attention_source", "attention_destination", "bias"].to_vec();
+        of_gat.extend(["norm_weight", "norm_bias", "norm_mean", "norm_variance"]);
+        let of_gat: Vec<String> = of_gat.iter().map(|name| format!("layers.0.{name}")).collect();
+        assert_eq!(names(ModelKind::Gat, vec![5, 6, 3])[..8], of_gat);
+        for kind in [ModelKind::Sage, ModelKind::Gcn] {
+            assert_eq!(names(kind, vec![5, 3]), ["layers.0.weight", "layers.0.bias"]);
+        }
+    }
+
     #[test]
     fn each_layer_of_a_pass_drops_by_its_own_number() {
         let (offsets, sources) = (vec![0, 2, 3, 5, 6], vec![1, 2, 3, 0, 1, 2]);

@@ -69,19 +69,7 @@ pub(crate) fn open_checked(path: &Path) -> Result<(File, NpyHeader), NpyError> {
     let read = (&file).take(MAX_HEADER_BYTES as u64 + 12).read_to_end(&mut head);
     read.map_err(FileError::at(path, "read"))?;
     let header = NpyHeader::parse(&head).map_err(|f| NpyError::fault(path, f))?;
-    let found_bytes = metadata.len();
-    let offset_bytes = header.data_offset as u64;
-    let expected_bytes = offset_bytes
-        .checked_add(header.data_bytes)
-        .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: header.shape.clone() }))?;
-    if found_bytes < expected_bytes {
-        let fault = NpyFault::Truncated { expected_bytes, found_bytes };
-        return Err(NpyError::fault(path, fault));
-    }
-    if found_bytes > expected_bytes {
-        let fault = NpyFault::Trailing { extra_bytes: found_bytes - expected_bytes };
-        return Err(NpyError::fault(path, fault));
-    }
+    header.check_length(metadata.len()).map_err(|fault| NpyError::fault(path, fault))?;
     Ok((file, header))
 }
 

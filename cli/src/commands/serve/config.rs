@@ -384,6 +384,39 @@ mod tests {
         ServeSettings::read(file.path()).map_err(|error| format!("{error:#}"))
     }
 
+    /// Returns the documented file with the settings that it shows as comments.
+    fn every_setting(text: &str) -> String {
+        let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
+        let all = text.lines().map(|line| match is_setting(&line) {
+            true => &line[2..],
+            false => line,
+        });
+        all.collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_flag_goes_before_each_setting_of_the_file() {
+        let text = every_setting(include_str!("../../../../docs/serve.toml"));
+        let file = || read(&text.replace("= false", "= true")).unwrap();
+        let of_file = format!("{:?}", file());
+        assert_eq!(format!("{:?}", ServeSettings::default().or(file())), of_file);
+        // All settings but `parts`, which `local-parts` goes before.
+        let other = "
+            local-parts = true\nlisten = '10.1.1.1:1'\nshard-port-base = 1\nunix = 'a'\n\
+            unix-mode = '640'\nmetrics = '10.1.1.1:2'\nmetrics-host = ['b']\nshards = 1\n\
+            memory = '1MiB'\npolicy = 'lru'\npreload = ['none']\nstate-dir = 'c'\n\
+            volatile = ['h3:1xf32']\nfollow = ['10.1.1.1:3']\nfollow-interval = 1\n\
+            follow-token-file = 'd'\nfollow-tls-ca = 'e'\ndisk = '1GiB'\npublish = 's3://f/f'\n\
+            log-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\
+            tls-cert = 'i'\ntls-key = 'j'\ntls-client-ca = 'k'\nregister = 'etcd:10.1.1.1:4/l'\n\
+            advertise = '10.1.1.1:5'\nmetrics-insecure = true\nwritable = true\ninsecure = true\n";
+        let flags = || read(other).unwrap();
+        assert_eq!(format!("{:?}", flags().or(file())), format!("{:?}", flags()));
+        // Either way of naming partitions goes before both of the file.
+        let named = ServeSettings { parts: vec![3], ..ServeSettings::default() }.or(file());
+        assert_eq!((named.parts, named.local_parts), (vec![3], false));
+    }
+
     #[test]
     fn the_documented_file_names_every_setting_and_the_defaults() {
         let text = include_str!("../../../../docs/serve.toml");
@@ -403,12 +436,7 @@ mod tests {
         ] {
             assert_eq!(named[name].as_bool(), Some(default), "{name}");
         }
-        let is_setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
-        let all = text.lines().map(|line| match is_setting(&line) {
-            true => &line[2..],
-            false => line,
-        });
-        let text = all.collect::<Vec<_>>().join("\n");
+        let text = every_setting(text);
         let found = read(&text).unwrap();
         // All of them: a setting that is added has to be added there.
         let named: toml::Table = text.parse().unwrap();

@@ -213,7 +213,9 @@ pub fn train_over_links<R: Collective + Send>(
 ) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();
     let opened = Opened::with(run, LocalWorkers { workers, n_processes: 1 })?;
-    let (config, on) = (&run.train, opened.train_graph(run));
+    // Goes away with the folder.
+    let folder = ScratchFolder::new("lode-train-")?;
+    let (config, on) = (&run.with_schedule(folder.path()), opened.train_graph(run));
     let reports: Vec<Result<Option<TrainReport>, TrainError>> = thread::scope(|scope| {
         let start = |(mut rank, source)| {
             scope.spawn(move || {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// What the system could not do with a file, and why.
+/// An action that failed on a file, and its cause.
 #[derive(Debug, Error)]
 #[error("{}: cannot {action}: {source}", path.display())]
 pub struct FileError {

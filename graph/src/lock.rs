@@ -1,13 +1,13 @@
 //! Locks that are taken whether or not a thread has panicked while it held them.
 //!
-//! What a lock of this workspace guards is whole after each statement: a panic loses the work of its
-//! thread, not the state. A second panic at every later lock would only hide the first.
+//! State under a lock of this workspace is whole after each statement. A panic loses the work of its
+//! thread, not the state, and a second panic at every later lock would only hide the first.
 
 use std::sync::{LockResult, PoisonError};
 
 /// Result of a lock or of a wait, without its mark of an earlier panic.
 pub trait IgnorePoison {
-    /// What is guarded.
+    /// Access to the state.
     type Guard;
 
     /// Returns the guard, after a panic too.

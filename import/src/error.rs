@@ -103,7 +103,7 @@ pub(crate) fn refused(path: &Path, reason: impl Into<String>) -> Error {
     Error::Input { path: path.to_owned(), reason: reason.into() }
 }
 
-/// Returns the number of nodes that a file has, in rows or otherwise, if a graph can have so many.
+/// Returns the number of nodes that a file has, if a graph can have that number.
 pub(crate) fn node_count<T>(path: &Path, found: T, what: &str) -> Result<u32, Error>
 where
     T: Copy + Display + TryInto<u32>,

@@ -17,7 +17,7 @@ pub(crate) struct Projection(Var);
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) projection: Projection,
-    /// Of shape (out_width,).
+    /// Shape (out_width,).
     pub(crate) bias: Var,
 }
 

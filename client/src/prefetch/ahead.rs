@@ -64,8 +64,7 @@ pub(super) struct Preparer<'a> {
 
 impl Preparer<'_> {
     /// Runs the background thread. Memory and a place in the window come first, by `free`, so that
-    /// each claim has both. At the start, where the trainer waits for them, fewer batches are loaded
-    /// together.
+    /// each claim has both. At the start the trainer waits for batches: fewer are loaded together.
     ///
     /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that
     /// their pulls overlap. All others are loaded here, one group after the other: decisions of

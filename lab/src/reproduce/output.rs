@@ -47,8 +47,8 @@ impl<'a> OutputFolder<'a> {
         found.charts()?.iter().try_for_each(|(name, svg)| write(name, svg))
     }
 
-    /// Adds the figures of each of `graphs` to `found` and writes what there is after each; reports
-    /// everything at the end, and where it is written.
+    /// Adds the figures of each of `graphs` to `found`, and writes all of them after each. Reports
+    /// them at the end, and where they are written.
     pub(super) fn report_each<F: Figures, G>(
         &self,
         graphs: &[G],

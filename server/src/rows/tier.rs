@@ -1,5 +1,5 @@
-//! The tier of a tensor on a shard: rows that are loaded before a pull asks for them, which of them
-//! are hot, and rows that clients of this machine read in place.
+//! The tier of a tensor on a shard: preloaded rows, hot rows, and rows that clients of this machine
+//! read in place.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,4 @@
-//! Keys of the catalog, and changes of what is under them. Versions and rows in keys are big-endian,
+//! Keys of the catalog, and changes of what is under them. Versions and rows are big-endian in keys,
 //! so that they sort.
 
 use crate::file_system::Change;

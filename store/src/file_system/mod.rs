@@ -197,7 +197,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns the change that gives a key this value, or none.
+    /// Returns the change that sets a key to this value, or removes it.
     pub(crate) fn set(key: Vec<u8>, value: Option<Vec<u8>>) -> Self {
         match value {
             Some(value) => Self::Put(key, value),

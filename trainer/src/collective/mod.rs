@@ -65,7 +65,7 @@ pub trait Collective {
     /// Returns the number of ranks, at least 1.
     fn n_ranks(&self) -> u32;
 
-    /// Returns the number of ranks on this machine, which share its cores. All are, unless an engine
+    /// Returns the number of ranks on this machine, which share its cores: all, unless an engine
     /// says otherwise.
     fn n_local(&self) -> u32 {
         self.n_ranks()

@@ -238,8 +238,8 @@ impl DeviceTier {
         self.memory.gather(slots, tensor)
     }
 
-    /// Begins a batch: gathers the resident rows, with stamp `since` or a later one if it is given,
-    /// and writes the positions of the others to `misses`.
+    /// Begins a batch: gathers the resident rows, and writes the positions of the others to
+    /// `misses`. Rows with a stamp before `since`, if it is given, count as others.
     pub(crate) fn begin(
         &mut self,
         ids: &[u32],

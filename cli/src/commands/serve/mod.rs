@@ -1,6 +1,8 @@
 //! `lode serve`: serve rows until stopped.
 
 mod config;
+#[cfg(test)]
+mod config_tests;
 mod credential_reload;
 mod follow;
 mod follow_bucket;

@@ -21,7 +21,7 @@ pub(crate) struct Operator {
     is_boundary: Vec<bool>,
     weights: Vec<f32>,
     by_source: BySource<f32>,
-    /// A row that stands beside is in the output already where rows are transformed first.
+    /// A row that is beside is in the output already where rows are transformed first.
     pub(super) own: OwnRows,
 }
 

@@ -29,7 +29,7 @@ pub(super) fn restore(
     partition: Partition,
 ) -> Result<(), StoreError> {
     let part = partition.part;
-    let contents = Contents::read(actions, graph, partition)?;
+    let mut contents = Contents::read(actions, graph, partition)?;
     let mut plans = Vec::new();
     for spec in &graph.meta().tensors {
         let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
@@ -47,13 +47,6 @@ pub(super) fn restore(
         };
         plans.push(plan);
     }
-    let dir = catalog_dir(&contents.part_dir);
-    for loss in &contents.losses {
-        actions.note_lost(Lost::file(&dir, loss.clone()));
-    }
-    if !contents.losses.is_empty() {
-        actions.with_losses.push(dir);
-    }
     // A segment of a version that the catalog does not know: the catalog is an old copy.
     let is_old = contents.is_old || plans.iter().any(|plan| plan.record.version > contents.version);
     for (spec, plan) in graph.meta().tensors.iter().zip(&mut plans) {
@@ -62,14 +55,40 @@ pub(super) fn restore(
         }
         let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
         repair.plan_deltas(plan, is_old)?;
-        let strays = repair.strays(plan, is_old)?;
-        actions.report.lost.append(&mut plan.lost);
-        // Before a new catalog loses the reason.
-        strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
+        repair.find_strays(plan, is_old)?;
     }
+    let strays = note_losses(actions, &mut contents, &mut plans);
     let part_dir = contents.part_dir.clone();
-    CatalogPlan::new(graph, part, contents, &plans).publish(actions)?;
+    CatalogPlan::new(graph, part, contents, &plans).publish(actions, &strays)?;
     plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
+}
+
+/// Reports the losses of a partition. Returns the files that the next writer would remove, where
+/// something is lost: they may hold the only copy of it.
+///
+/// Rows that are lost are found again by a repair that follows one that was cut off. That a file is
+/// lost is not, once the file is gone: the catalog keeps it.
+fn note_losses(
+    actions: &mut RepairActions,
+    contents: &mut Contents,
+    plans: &mut [TensorPlan],
+) -> Vec<PathBuf> {
+    let (mut rows, mut strays) = (Vec::new(), Vec::new());
+    for plan in &mut *plans {
+        let (of_rows, of_files) = plan.lost.drain(..).partition::<Vec<_>, _>(Lost::is_of_rows);
+        contents.losses.extend(of_files.iter().map(Lost::to_line));
+        if !of_rows.is_empty() {
+            strays.append(&mut plan.strays);
+        }
+        rows.extend(of_rows);
+    }
+    if !contents.losses.is_empty() {
+        strays.extend(plans.iter_mut().flat_map(|plan| plan.strays.drain(..)));
+        actions.with_losses.push(catalog_dir(&contents.part_dir));
+    }
+    let kept = contents.losses.iter().map(|line| Lost::from_line(&contents.part_dir, line));
+    actions.report.lost.extend(kept.chain(rows));
+    strays
 }
 
 /// A catalog, read through.
@@ -89,7 +108,7 @@ pub(super) struct Contents {
     pub(super) broken: Option<String>,
     /// It is gone, or its log is damaged and this is an earlier state: files may have moved on.
     pub(super) is_old: bool,
-    /// Its losses, in this repair or in one that was cut off.
+    /// Losses that are not found again, of this repair and of one that was cut off.
     losses: Vec<String>,
 }
 
@@ -233,8 +252,9 @@ impl<'a> CatalogPlan<'a> {
     }
 
     /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
-    /// they are, another is built beside it.
-    fn publish(self, actions: &mut RepairActions) -> Result<(), StoreError> {
+    /// they are, another is built beside it. Moves `strays` to quarantine while no writer can open
+    /// the partition, or finds a reason to remove them.
+    fn publish(self, actions: &mut RepairActions, strays: &[PathBuf]) -> Result<(), StoreError> {
         let Self { contents, version, .. } = &self;
         let dir = catalog_dir(&contents.part_dir);
         let mut reasons: Vec<String> = contents.broken.iter().cloned().collect();
@@ -248,6 +268,7 @@ impl<'a> CatalogPlan<'a> {
             ));
         }
         if reasons.is_empty() {
+            strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
             return self.change(actions);
         }
         let reason = reasons.join("; ");
@@ -258,7 +279,7 @@ impl<'a> CatalogPlan<'a> {
         if !actions.is_dry_run() {
             self.build(actions).inspect_err(|_| actions.clear(&dir))?;
         }
-        actions.finish(&dir, action, self.contents.catalog)
+        actions.finish(&dir, action, self.contents.catalog, strays)
     }
 
     /// Changes the records that are not as they should be, by one batch.
@@ -272,7 +293,7 @@ impl<'a> CatalogPlan<'a> {
             return Ok(());
         }
         if !actions.is_dry_run() {
-            catalog.replace_records(&changed, deltas, *version)?;
+            catalog.replace_records(&changed, deltas, *version, &contents.losses)?;
         }
         actions.note(catalog.dir(), "its records name what can be used".to_owned());
         Ok(())
@@ -285,7 +306,7 @@ impl<'a> CatalogPlan<'a> {
         let dir = actions.building(&catalog_dir(&contents.part_dir));
         let text = graph.meta().to_text();
         let catalog = Catalog::create(device, &dir, graph.uuid(), *part, &text)?;
-        catalog.replace_records(records, deltas, *version)?;
+        catalog.replace_records(records, deltas, *version, &contents.losses)?;
         if let Some(old) = &contents.catalog {
             // Followers know the history by them; without them they would have to begin again.
             if let Ok(commits) = old.commits(*version) {
@@ -298,9 +319,6 @@ impl<'a> CatalogPlan<'a> {
                 }
                 _ => None,
             })?;
-        }
-        if !contents.losses.is_empty() {
-            catalog.note_losses(&contents.losses)?;
         }
         catalog.flush()?;
         drop(catalog);

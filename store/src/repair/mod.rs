@@ -13,7 +13,7 @@
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
-//! of a catalog.
+//! of a catalog. That batch has the losses, too, which could not be found again.
 
 mod actions;
 mod catalog;

@@ -33,6 +33,8 @@ pub(super) struct TensorPlan {
     /// Why the record is another, where it is.
     pub(super) note: Option<String>,
     pub(super) lost: Vec<Lost>,
+    /// Files of the tensor that it does not name.
+    pub(super) strays: Vec<PathBuf>,
 }
 
 /// Planned work for a segment's file.
@@ -100,7 +102,7 @@ impl TensorRepair<'_> {
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
         let file = FileWork::Mend(Box::new(recovered), reason);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
@@ -110,7 +112,14 @@ impl TensorRepair<'_> {
             let reason = format!("given up by an earlier repair; {RESTORE}");
             lost.iter_mut().for_each(|lost| lost.reason.clone_from(&reason));
         }
-        TensorPlan { record, deltas: Vec::new(), file: FileWork::Keep, note: None, lost }
+        TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file: FileWork::Keep,
+            note: None,
+            lost,
+            strays: Vec::new(),
+        }
     }
 
     /// Plans for a segment all rows of which are given up.
@@ -128,7 +137,7 @@ impl TensorRepair<'_> {
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
         let file = FileWork::Placeholder(placeholder);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
     }
 
     /// Plans for the newest whole segment above a version, as it describes itself. A compaction
@@ -201,19 +210,14 @@ impl TensorRepair<'_> {
         Ok(())
     }
 
-    /// Returns the files of the tensor that the catalog is not to name, where one of them may be
-    /// the only copy of a row. The next writer would remove them. Adds those to the losses that may
-    /// have been part of a version.
-    pub(super) fn strays(
+    /// Finds the files of the tensor that the catalog is not to name. Adds those to the losses that
+    /// may have been part of a version.
+    pub(super) fn find_strays(
         &self,
         plan: &mut TensorPlan,
         is_old: bool,
-    ) -> Result<Vec<PathBuf>, StoreError> {
+    ) -> Result<(), StoreError> {
         let is_rebuilt = is_old || self.contents.broken.is_some();
-        if !is_rebuilt && plan.lost.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut strays = Vec::new();
         for (file, first, last) in self.files()? {
             let is_of = |it: &TensorDelta| it.delta.record.file == file;
             if plan.record.record.file == file || plan.deltas.iter().any(is_of) {
@@ -226,9 +230,9 @@ impl TensorRepair<'_> {
                 let reason = "it is damaged, and no catalog proves it";
                 plan.lost.push(self.lost_file(&file, last, reason));
             }
-            strays.push(self.contents.part_dir.join(file));
+            plan.strays.push(self.contents.part_dir.join(file));
         }
-        Ok(strays)
+        Ok(())
     }
 
     /// Returns the loss of a file that was a layer of the tensor up to `version`.

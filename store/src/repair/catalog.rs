@@ -30,37 +30,48 @@ pub(super) fn restore(
 ) -> Result<(), StoreError> {
     let part = partition.part;
     let mut contents = Contents::read(actions, graph, partition)?;
-    let mut plans = Vec::new();
-    for spec in &graph.meta().tensors {
-        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
-        let Some(plan) = repair.plan_segment()? else {
-            let reason = format!(
-                "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
-                 changed; fetch the partition from a replica (`lode transfer`), or bring the files \
-                 back from a copy and repair again; if `graph.toml` is of another graph, move it \
-                 away first",
-                contents.broken.unwrap_or_default(),
-                spec.name
-            );
-            actions.note_lost(Lost::file(&catalog_dir(&contents.part_dir), reason));
-            return Ok(());
-        };
-        plans.push(plan);
-    }
-    // A segment of a version that the catalog does not know: the catalog is an old copy.
-    let is_old = contents.is_old || plans.iter().any(|plan| plan.record.version > contents.version);
+    let Some(mut plans) = plan_all(actions, graph, part, &mut contents)? else { return Ok(()) };
     for (spec, plan) in graph.meta().tensors.iter().zip(&mut plans) {
         if let Some(note) = plan.note.take() {
             actions.note(&contents.part_dir.join(&plan.record.record.file), note);
         }
-        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
-        repair.plan_deltas(plan, is_old)?;
-        repair.find_strays(plan, is_old)?;
+        TensorRepair { actions, graph, part, spec, contents: &contents }.find_strays(plan)?;
     }
     let strays = note_losses(actions, &mut contents, &mut plans);
     let part_dir = contents.part_dir.clone();
     CatalogPlan::new(graph, part, contents, &plans).publish(actions, &strays)?;
     plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
+}
+
+/// Plans for all tensors; `None`, with a loss, where nothing describes the rows of one.
+fn plan_all(
+    actions: &mut RepairActions,
+    graph: &Graph,
+    part: PartId,
+    contents: &mut Contents,
+) -> Result<Option<Vec<TensorPlan>>, StoreError> {
+    let mut plans = Vec::new();
+    for spec in &graph.meta().tensors {
+        let Some(plan) = (TensorRepair { actions, graph, part, spec, contents }).plan()? else {
+            let reason = format!(
+                "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
+                 changed; fetch the partition from a replica (`lode transfer`), or bring the files \
+                 back from a copy and repair again; if `graph.toml` is of another graph, move it \
+                 away first",
+                contents.broken.as_deref().unwrap_or_default(),
+                spec.name
+            );
+            actions.note_lost(Lost::file(&catalog_dir(&contents.part_dir), reason));
+            return Ok(None);
+        };
+        plans.push(plan);
+    }
+    // A segment of a version that the catalog does not know: the catalog is an old copy.
+    if !contents.is_old && plans.iter().any(|plan| plan.record.version > contents.version) {
+        contents.is_old = true;
+        return plan_all(actions, graph, part, contents);
+    }
+    Ok(Some(plans))
 }
 
 /// Reports the losses of a partition. Returns the files that the next writer would remove, where
@@ -106,7 +117,8 @@ pub(super) struct Contents {
     pub(super) deltas: Vec<TensorDelta>,
     /// Reason why the catalog must be built again; `None` if it may stay.
     pub(super) broken: Option<String>,
-    /// It is gone, or its log is damaged and this is an earlier state: files may have moved on.
+    /// It is gone or an old copy, or its log is damaged and this is an earlier state: files may have
+    /// moved on.
     pub(super) is_old: bool,
     /// Losses that are not found again, of this repair and of one that was cut off.
     losses: Vec<String>,

@@ -57,33 +57,44 @@ pub(super) struct TensorRepair<'a> {
 }
 
 impl TensorRepair<'_> {
-    /// Decides which segment the tensor has; `None` where neither a record nor a whole file
-    /// describes one.
-    pub(super) fn plan_segment(&self) -> Result<Option<TensorPlan>, StoreError> {
-        let is_usable = |plan: &TensorPlan| !matches!(plan.file, FileWork::Placeholder(_));
+    /// Decides which files the tensor has; `None` where neither a record nor a whole file describes
+    /// its segment.
+    pub(super) fn plan(&self) -> Result<Option<TensorPlan>, StoreError> {
         let recorded = self.contents.records.iter().find(|it| it.tensor == self.spec.name);
-        let Some(record) = recorded else { return self.newest(0) };
-        // A file that is brought back is believed if it is what was lost.
-        if let Some(original) = record.lost.clone() {
-            let plan =
-                self.plan(TensorRecord { record: original, lost: None, ..record.clone() })?;
-            if is_usable(&plan) {
-                let note = format!("the lost rows of `{}` are back: recorded again", record.tensor);
-                return Ok(Some(TensorPlan { note: Some(note), ..plan }));
-            }
+        let Some(record) = recorded else {
+            return self.newest(0)?.map(|plan| self.with_deltas(plan)).transpose();
+        };
+        let plan = self.with_deltas(self.plan_recorded(record)?)?;
+        if plan.lost.is_empty() && !self.contents.is_old {
+            return Ok(Some(plan));
         }
-        let plan = self.plan(record.clone())?;
-        if is_usable(&plan) {
+        // A compaction checks what it writes, and all that it reads was committed.
+        let Some(later) = self.newest(record.version)? else { return Ok(Some(plan)) };
+        let (is_whole, later) = (later.lost.is_empty(), self.with_deltas(later)?);
+        if plan.is_usable() && !(is_whole && later.version() >= plan.version()) {
             return Ok(Some(plan));
         }
         let old = record.version;
         let note = format!("it is of a later version than the recorded {old}, and takes its place");
-        let later = self.newest(old)?.map(|later| TensorPlan { note: Some(note), ..later });
-        Ok(Some(later.unwrap_or(plan)))
+        Ok(Some(TensorPlan { note: Some(note), ..later }))
+    }
+
+    /// Plans for the recorded segment.
+    fn plan_recorded(&self, record: &TensorRecord) -> Result<TensorPlan, StoreError> {
+        // A file that is brought back is believed if it is what was lost.
+        if let Some(original) = record.lost.clone() {
+            let plan =
+                self.plan_segment(TensorRecord { record: original, lost: None, ..record.clone() })?;
+            if plan.is_usable() {
+                let note = format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                return Ok(TensorPlan { note: Some(note), ..plan });
+            }
+        }
+        self.plan_segment(record.clone())
     }
 
     /// Plans for the segment of a record by what there is of it.
-    fn plan(&self, record: TensorRecord) -> Result<TensorPlan, StoreError> {
+    fn plan_segment(&self, record: TensorRecord) -> Result<TensorPlan, StoreError> {
         let (part, version) = (self.part, record.version);
         let opened = self.graph.open_base(part, self.spec, version, &record.record);
         let reason = match opened.map_err(as_damage) {
@@ -140,8 +151,7 @@ impl TensorRepair<'_> {
         Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
     }
 
-    /// Plans for the newest whole segment above a version, as it describes itself. A compaction
-    /// checks what it writes, and all that it reads was committed.
+    /// Plans for the newest whole segment above a version, as it describes itself.
     fn newest(&self, above: u32) -> Result<Option<TensorPlan>, StoreError> {
         let mut files = self.files()?;
         files.retain(|(file, _, version)| file.ends_with(".seg") && *version > above);
@@ -156,9 +166,10 @@ impl TensorRepair<'_> {
         Ok(None)
     }
 
-    /// Returns the deltas of the tensor that the catalog names. Where it `is_old`, these are the
-    /// whole ones that the folder has, too.
-    fn known_deltas(&self, is_old: bool) -> Result<Vec<TensorDelta>, StoreError> {
+    /// Returns the deltas of the tensor that the catalog names. Where it is old, these are the whole
+    /// ones that the folder has, too.
+    fn known_deltas(&self) -> Result<Vec<TensorDelta>, StoreError> {
+        let is_old = self.contents.is_old;
         let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
         let mut found: Vec<TensorDelta> = named.cloned().collect();
         let files = if is_old { self.files()? } else { Vec::new() };
@@ -179,12 +190,8 @@ impl TensorRepair<'_> {
     }
 
     /// Adds the deltas over the segment of `plan` that can be used.
-    pub(super) fn plan_deltas(
-        &self,
-        plan: &mut TensorPlan,
-        is_old: bool,
-    ) -> Result<(), StoreError> {
-        let mut found = self.known_deltas(is_old)?;
+    fn with_deltas(&self, mut plan: TensorPlan) -> Result<TensorPlan, StoreError> {
+        let mut found = self.known_deltas()?;
         // The widest of several that begin alike: it was folded from the others.
         found.sort_by_key(|it| (it.delta.first, Reverse(it.delta.version)));
         let mut newest = plan.record.version;
@@ -207,17 +214,13 @@ impl TensorRepair<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(plan)
     }
 
     /// Finds the files of the tensor that the catalog is not to name. Adds those to the losses that
     /// may have been part of a version.
-    pub(super) fn find_strays(
-        &self,
-        plan: &mut TensorPlan,
-        is_old: bool,
-    ) -> Result<(), StoreError> {
-        let is_rebuilt = is_old || self.contents.broken.is_some();
+    pub(super) fn find_strays(&self, plan: &mut TensorPlan) -> Result<(), StoreError> {
+        let is_rebuilt = self.contents.is_old || self.contents.broken.is_some();
         for (file, first, last) in self.files()? {
             let is_of = |it: &TensorDelta| it.delta.record.file == file;
             if plan.record.record.file == file || plan.deltas.iter().any(is_of) {
@@ -326,6 +329,16 @@ impl TensorRepair<'_> {
 }
 
 impl TensorPlan {
+    /// Returns whether anything in the segment is proven.
+    fn is_usable(&self) -> bool {
+        !matches!(self.file, FileWork::Placeholder(_))
+    }
+
+    /// Returns the newest version that a file of it is of.
+    fn version(&self) -> u32 {
+        self.deltas.last().map_or(self.record.version, |it| it.delta.version)
+    }
+
     /// Does what is to be done to the segment's file, in the folder of the partition.
     pub(super) fn publish(
         self,

@@ -110,9 +110,11 @@ pub(super) struct Contents {
     /// The open catalog, where it can be read through; its pending rows can be had.
     catalog: Option<Catalog>,
     /// The committed version; 0 if it is unknown.
-    version: u32,
+    pub(super) version: u32,
     /// Records of segments that make sense; at most one of a tensor.
     pub(super) records: Vec<TensorRecord>,
+    /// Tensors, with versions that rows of them are pending for, ascending.
+    pub(super) pending: Vec<(String, u32)>,
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
     /// Reason why the catalog must be built again; `None` if it may stay.
@@ -215,6 +217,12 @@ impl Contents {
             Pair::Prepared { tensor, record: Ok(delta), .. } => {
                 let tensor = tensor.to_owned();
                 self.deltas.push(TensorDelta { tensor, delta, is_prepared: true });
+            }
+            Pair::Row { tensor, version, .. } if version > self.version => {
+                let is_it = |(of, at): &(String, u32)| of == tensor && *at == version;
+                if !self.pending.last().is_some_and(is_it) {
+                    self.pending.push((tensor.to_owned(), version));
+                }
             }
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);

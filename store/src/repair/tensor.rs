@@ -166,21 +166,26 @@ impl TensorRepair<'_> {
         Ok(None)
     }
 
-    /// Returns the deltas of the tensor that the catalog names. Where it is old, these are the whole
-    /// ones that the folder has, too.
+    /// Returns the deltas of the tensor that the catalog names. Where it is rebuilt, these are the
+    /// whole ones that the folder has, too: those of versions that it does not know if it is old.
     fn known_deltas(&self) -> Result<Vec<TensorDelta>, StoreError> {
-        let is_old = self.contents.is_old;
+        let Contents { is_old, version: committed, .. } = *self.contents;
         let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
         let mut found: Vec<TensorDelta> = named.cloned().collect();
-        let files = if is_old { self.files()? } else { Vec::new() };
+        let files = if self.is_rebuilt() { self.files()? } else { Vec::new() };
         // What was prepared was published since, or would be by the next writer.
         found.iter_mut().for_each(|it| it.is_prepared &= !is_old);
         for (file, first, version) in files {
             let is_known = found.iter().any(|it| it.delta.record.file == file);
-            if is_known || !file.ends_with(".delta") {
+            let may_be_recorded = is_old || version <= committed;
+            if is_known || !may_be_recorded || !file.ends_with(".delta") {
                 continue;
             }
-            if let Some((record, _)) = self.open_named(file, version)? {
+            if let Some((record, segment)) = self.open_named(file, version)? {
+                // All parts of a fold that was cut off are named, and not damaged.
+                if !is_old && !self.damaged_pages(&segment).is_empty() {
+                    continue;
+                }
                 let delta = DeltaRecord { first, version, record };
                 let tensor = self.spec.name.clone();
                 found.push(TensorDelta { tensor, delta, is_prepared: false });
@@ -220,22 +225,42 @@ impl TensorRepair<'_> {
     /// Finds the files of the tensor that the catalog is not to name. Adds those to the losses that
     /// may have been part of a version.
     pub(super) fn find_strays(&self, plan: &mut TensorPlan) -> Result<(), StoreError> {
-        let is_rebuilt = self.contents.is_old || self.contents.broken.is_some();
         for (file, first, last) in self.files()? {
             let is_of = |it: &TensorDelta| it.delta.record.file == file;
             if plan.record.record.file == file || plan.deltas.iter().any(is_of) {
                 continue;
             }
-            let takes_in = |it: &DeltaRecord| it.first <= first && last <= it.version;
-            let is_taken_in =
-                last <= plan.record.version || plan.deltas.iter().any(|it| takes_in(&it.delta));
-            if is_rebuilt && !is_taken_in && !self.contents.deltas.iter().any(is_of) {
-                let reason = "it is damaged, and no catalog proves it";
+            let path = self.contents.part_dir.join(&file);
+            let is_told = plan.lost.iter().any(|lost| *lost.file == *path.display().to_string());
+            let is_named = self.contents.deltas.iter().any(is_of);
+            let may_be_lost = !is_told && (is_named || self.is_rebuilt());
+            if may_be_lost && !self.is_spare(plan, first, last) {
+                let reason = match self.open_named(file.clone(), last)? {
+                    Some(_) => "it cannot be used with the other files",
+                    None => "it is damaged, and no catalog proves it",
+                };
                 plan.lost.push(self.lost_file(&file, last, reason));
             }
-            plan.strays.push(self.contents.part_dir.join(file));
+            plan.strays.push(path);
         }
         Ok(())
+    }
+
+    /// Returns whether a file of these versions has no row that is not elsewhere: a file of `plan`
+    /// has taken it in, or the catalog is current and names all parts of it, or has its rows pending.
+    fn is_spare(&self, plan: &TensorPlan, first: u32, last: u32) -> bool {
+        let deltas = || plan.deltas.iter().map(|it| &it.delta);
+        let is_folded =
+            deltas().any(|it| it.first == first) && deltas().any(|it| it.version == last);
+        let is_pending = self.contents.pending.contains(&(self.spec.name.clone(), last));
+        last <= plan.record.version
+            || deltas().any(|it| it.first <= first && last <= it.version)
+            || (!self.contents.is_old && (is_folded || is_pending))
+    }
+
+    /// Returns whether the catalog is built again.
+    fn is_rebuilt(&self) -> bool {
+        self.contents.is_old || self.contents.broken.is_some()
     }
 
     /// Returns the loss of a file that was a layer of the tensor up to `version`.

@@ -1,3 +1,5 @@
+use std::ops::ControlFlow;
+
 use super::Outcome::{Lost, Whole};
 use super::*;
 use crate::file_system::{Access, Change};
@@ -160,6 +162,52 @@ fn what_makes_sense_in_a_catalog_is_kept_with_all_deltas_and_pending_rows() {
         assert!(report.lost[0].reason.contains("1 pending rows of `feat`"), "{report:?}");
         assert!(patient.verify().ok, "{:?}", patient.verify());
     }
+}
+
+/// Returns a copy of [`updated`] after a commit, or after a fold of its deltas.
+fn gone_on(is_folded: bool) -> Patient {
+    let patient = Patient::of(updated());
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    if is_folded {
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        live.compact(None, None, crate::update::Folding::Deltas, &mut go_on).unwrap();
+    } else {
+        live.commit_version().unwrap();
+    }
+    patient
+}
+
+#[test]
+fn files_of_a_commit_or_a_fold_that_was_cut_off_are_no_loss_beside_a_current_catalog() {
+    let colour = Change::Put(b"colour".to_vec(), b"red".to_vec());
+    for (name, is_folded) in [("feat.v4.delta", false), ("feat.v2-3.delta", true)] {
+        for is_damaged in [false, true] {
+            let (patient, what) = (Patient::of(updated()), format!("{name}, {is_damaged}"));
+            let (was, path) = (patient.rows(), format!("part-000/{name}"));
+            fs::copy(gone_on(is_folded).path(&path), patient.path(&path)).unwrap();
+            if is_damaged {
+                patient.damage(&path, 20, 4);
+            }
+            change(&patient, &[colour.clone()]);
+            let report = patient.repair();
+            assert!(report.ok && !report.done.is_empty(), "{what}: {report:?}");
+            assert_eq!(patient.rows(), was, "{what}");
+            check_pending(updated(), &patient, &what);
+        }
+    }
+}
+
+#[test]
+fn a_delta_whose_record_is_damaged_is_recorded_again_if_it_is_whole() {
+    let bad = Change::Put(key("delta/feat/", &[3]), vec![1, 0, 0, 0, 7]);
+    let report = check(updated(), &|p| change(p, &[bad.clone()]), Whole, "a bad record");
+    assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+    let patient = Patient::of(updated());
+    change(&patient, &[bad]);
+    patient.damage("part-000/feat.v3.delta", 20, 4);
+    let report = patient.repair();
+    assert!(report.lost[0].file.ends_with("part-000/feat.v3.delta"), "{report:?}");
 }
 
 #[test]

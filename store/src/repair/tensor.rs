@@ -239,7 +239,14 @@ impl TensorRepair<'_> {
                     Some(_) => "it cannot be used with the other files",
                     None => "it is damaged, and no catalog proves it",
                 };
-                plan.lost.push(self.lost_file(&file, last, reason));
+                let mut lost = self.lost_file(&file, last, reason);
+                if file.ends_with(".seg") {
+                    let used = &plan.record.record.file;
+                    lost.reason.push_str(&format!(
+                        ", or put a whole copy of the file there, move `{used}` away and repair again"
+                    ));
+                }
+                plan.lost.push(lost);
             }
             plan.strays.push(path);
         }

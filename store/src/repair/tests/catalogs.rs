@@ -211,6 +211,31 @@ fn a_delta_whose_record_is_damaged_is_recorded_again_if_it_is_whole() {
 }
 
 #[test]
+fn a_damaged_newer_segment_beside_a_lost_catalog_can_be_brought_back_as_the_report_says() {
+    let patient = Patient::of(updated());
+    let old = fs::read(patient.path("part-000/feat.v1.seg")).unwrap();
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    live.compact(None, None, crate::update::Folding::All, &mut go_on).unwrap();
+    drop(live);
+    let (was, newer) = (patient.rows(), patient.path("part-000/feat.v3.seg"));
+    let sound = fs::read(&newer).unwrap();
+    // A reader had the old one pinned.
+    fs::write(patient.path("part-000/feat.v1.seg"), old).unwrap();
+    patient.damage("part-000/feat.v3.seg", patient.bytes("part-000/feat.v3.seg") - 2 * PAGE, 4);
+    patient.remove(CATALOG);
+    let report = patient.repair();
+    let lost = report.lost.iter().find(|lost| lost.file.ends_with("feat.v3.seg")).unwrap();
+    assert!(lost.reason.contains("move `feat.v1.seg` away"), "{lost:?}");
+    fs::write(&newer, sound).unwrap();
+    fs::rename(patient.path("part-000/feat.v1.seg"), patient.dir.path().join("away")).unwrap();
+    let report = patient.repair();
+    assert!(report.ok, "{report:?}");
+    assert_eq!(patient.rows(), was);
+}
+
+#[test]
 fn a_catalog_of_another_partition_or_graph_is_not_believed() {
     let other = import();
     let swap = |p: &Patient| {

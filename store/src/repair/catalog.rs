@@ -264,10 +264,12 @@ impl<'a> CatalogPlan<'a> {
     fn new(graph: &'a Graph, part: PartId, contents: Contents, plans: &[TensorPlan]) -> Self {
         let records: Vec<TensorRecord> = plans.iter().map(|plan| plan.record.clone()).collect();
         let deltas = plans.iter().flat_map(|plan| &plan.deltas);
-        let deltas: Vec<TensorDelta> = deltas.cloned().collect();
+        let mut deltas: Vec<TensorDelta> = deltas.cloned().collect();
         let segments = records.iter().map(|record| record.version);
         let published = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);
         let version = segments.chain(published).chain([contents.version]).fold(1, u32::max);
+        // A file of its version or a later one shows that what was prepared was published since.
+        deltas.iter_mut().for_each(|it| it.is_prepared &= it.delta.version > version);
         Self { graph, part, contents, records, deltas, version }
     }
 

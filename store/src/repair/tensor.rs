@@ -173,8 +173,6 @@ impl TensorRepair<'_> {
         let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
         let mut found: Vec<TensorDelta> = named.cloned().collect();
         let files = if self.is_rebuilt() { self.files()? } else { Vec::new() };
-        // What was prepared was published since, or would be by the next writer.
-        found.iter_mut().for_each(|it| it.is_prepared &= !is_old);
         for (file, first, version) in files {
             let is_known = found.iter().any(|it| it.delta.record.file == file);
             let may_be_recorded = is_old || version <= committed;

@@ -3,6 +3,7 @@ use std::ops::ControlFlow;
 use super::Outcome::{Lost, Whole};
 use super::*;
 use crate::file_system::{Access, Change};
+use crate::row::RowIdx;
 
 const CATALOG: &str = "part-000/catalog";
 
@@ -233,6 +234,46 @@ fn a_damaged_newer_segment_beside_a_lost_catalog_can_be_brought_back_as_the_repo
     let report = patient.repair();
     assert!(report.ok, "{report:?}");
     assert_eq!(patient.rows(), was);
+}
+
+#[test]
+fn what_is_prepared_and_not_published_stays_so_beside_a_damaged_log() {
+    let (patient, committed) = (Patient::of(updated()), gone_on(false));
+    let was = patient.rows();
+    let record = |graph: &Path| {
+        let catalog = Graph::open(graph).unwrap().catalog(PartId(0)).unwrap();
+        catalog.deltas("feat").unwrap().pop().unwrap()
+    };
+    let delta = record(&committed.graph());
+    assert_eq!(delta.version, 4);
+    let path = format!("part-000/{}", delta.record.file);
+    fs::copy(committed.path(&path), patient.path(&path)).unwrap();
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let catalog = graph.catalog_for_writing(PartId(0)).unwrap();
+    catalog.prepare(4, &[("feat", delta)]).unwrap();
+    catalog.flush().unwrap();
+    for row in 0..9 {
+        catalog.put_rows("packed", 5, [(RowIdx(row), &[8; 200][..])]).unwrap();
+    }
+    drop(catalog);
+    let names = fs::read_dir(patient.path(CATALOG)).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let log = names.filter(|name| name.ends_with(".log")).max().unwrap();
+    patient.damage(&format!("{CATALOG}/{log}"), 300, 1);
+    let report = patient.repair();
+    assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+    let catalog = graph.catalog(PartId(0)).unwrap();
+    assert_eq!(catalog.current_version().unwrap(), 3, "no commit has published version 4");
+    assert_eq!(catalog.prepared_version().unwrap(), Some(4));
+    drop(catalog);
+    assert_eq!(patient.rows(), was);
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    assert_eq!(live.version(), 3);
+    assert_eq!(live.commit_version().unwrap(), 4);
+    drop(live);
+    let is_feat = |row: &(&(String, u32), &Option<Vec<u8>>)| row.0.0 == "feat";
+    let (found, expected) = (patient.rows(), committed.rows());
+    assert!(found.iter().filter(is_feat).eq(expected.iter().filter(is_feat)));
 }
 
 #[test]

@@ -21,8 +21,9 @@ use crate::tensor::TensorSpec;
 use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
-const RESTORE: &str = "bring the file back from a copy and repair again, fetch the partition from \
-                       a replica (`lode transfer`), or put the rows again";
+const RESTORE: &str = "bring the file back from a copy and repair again, move the partition's \
+                       folder away and fetch it from a replica (`lode transfer --keep`), or put the \
+                       rows again";
 
 /// Planned contents of the catalog for a tensor, planned work on its segment, and its losses.
 pub(super) struct TensorPlan {

@@ -56,8 +56,8 @@ fn plan_all(
             let reason = format!(
                 "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
                  changed; move the partition's folder away and fetch it from a replica (`lode \
-                 transfer --keep`), or bring the files back from a copy and repair again; if `graph.toml` is of another graph, move it \
-                 away first",
+                 transfer --keep`), or bring the files back from a copy and repair again; if \
+                 `graph.toml` is of another graph, move it away first",
                 contents.broken.as_deref().unwrap_or_default(),
                 spec.name
             );
@@ -119,8 +119,8 @@ pub(super) struct Contents {
     pub(super) deltas: Vec<TensorDelta>,
     /// Reason why the catalog must be built again; `None` if it may stay.
     pub(super) broken: Option<String>,
-    /// It is gone or an old copy, or its log is damaged and this is an earlier state: files may have
-    /// moved on.
+    /// It is gone or an old copy, or its log is damaged and this is an earlier state: files may
+    /// have moved on.
     pub(super) is_old: bool,
     /// Losses that are not found again, of this repair and of one that was cut off.
     losses: Vec<String>,
@@ -147,7 +147,7 @@ impl Contents {
             Ok(mut earlier) => {
                 earlier.losses.push(format!(
                     "{reason}: what was put after the state before the damage is lost, but for \
-                     what segments hold of it"
+                     what segments hold of it; put it again"
                 ));
                 earlier
             }
@@ -155,7 +155,7 @@ impl Contents {
                 damage(error)?;
                 let loss = format!(
                     "{reason}: rows that were put and not committed are lost, if there were any, \
-                     and so are versions after that of the newest file"
+                     and so are versions after that of the newest file; put them again"
                 );
                 Self { losses: vec![loss], ..Self::default() }
             }
@@ -182,9 +182,10 @@ impl Contents {
             ControlFlow::Continue(())
         })?;
         for (tensor, n) in bad_rows {
-            faults.push(format!("pending rows of `{tensor}` that cannot be"));
-            let loss = format!("{n} pending rows of `{tensor}` that no put can have written");
-            contents.losses.push(loss);
+            faults.push(format!("rows of `{tensor}` that cannot be"));
+            contents.losses.push(format!(
+                "{n} rows of `{tensor}` that no put can have written; put what is missed again"
+            ));
         }
         for spec in &graph.meta().tensors {
             if contents.records.iter().all(|record| record.tensor != spec.name) {
@@ -240,12 +241,9 @@ fn damage(error: StoreError) -> Result<String, StoreError> {
     if error.origin() == ErrorOrigin::Damage { Ok(error.to_string()) } else { Err(error) }
 }
 
-/// Returns what is wrong with a pair. Committed rows of older releases may stay.
+/// Returns what is wrong with a pair. Committed rows of older releases that fit may stay.
 fn fault(check: &CatalogCheck<'_>, key: &[u8], pair: &Pair<'_>) -> Option<String> {
-    match pair {
-        Pair::Row { version, .. } if *version <= check.committed => None,
-        _ => check.fault(key, pair),
-    }
+    if check.is_of_older_release(pair) { None } else { check.fault(key, pair) }
 }
 
 /// The catalog of a partition as it should be.

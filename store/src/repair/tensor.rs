@@ -22,8 +22,8 @@ use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
 const RESTORE: &str = "bring the file back from a copy and repair again, move the partition's \
-                       folder away and fetch it from a replica (`lode transfer --keep`), or put the \
-                       rows again";
+                       folder away and fetch it from a replica (`lode transfer --keep`), or put \
+                       the rows again";
 
 /// Planned contents of the catalog for a tensor, planned work on its segment, and its losses.
 pub(super) struct TensorPlan {
@@ -242,7 +242,8 @@ impl TensorRepair<'_> {
                 if file.ends_with(".seg") {
                     let used = &plan.record.record.file;
                     lost.reason.push_str(&format!(
-                        ", or put a whole copy of the file there, move `{used}` away and repair again"
+                        ", or put a whole copy of the file there, move `{used}` away and repair \
+                         again"
                     ));
                 }
                 plan.lost.push(lost);
@@ -253,7 +254,8 @@ impl TensorRepair<'_> {
     }
 
     /// Returns whether a file of these versions has no row that is not elsewhere: a file of `plan`
-    /// has taken it in, or the catalog is current and names all parts of it, or has its rows pending.
+    /// has taken it in. Or the catalog is current and names all parts of it, or has its rows
+    /// pending.
     fn is_spare(&self, plan: &TensorPlan, first: u32, last: u32) -> bool {
         let deltas = || plan.deltas.iter().map(|it| &it.delta);
         let is_folded =
@@ -289,7 +291,8 @@ impl TensorRepair<'_> {
         row_of: &dyn Fn(u32) -> u32,
     ) -> Vec<Lost> {
         let rows = pages.iter().flat_map(|&page| layout.rows_on(&(page..page + 1)));
-        let reason = format!("damaged pages: {}; they stay, and fail when read", pages.len());
+        let n = pages.len();
+        let reason = format!("damaged pages: {n}; they stay, and fail when read; {RESTORE}");
         self.lost_rows(path, rows.map(row_of), reason)
     }
 

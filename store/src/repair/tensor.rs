@@ -167,8 +167,8 @@ impl TensorRepair<'_> {
         Ok(None)
     }
 
-    /// Returns the deltas of the tensor that the catalog names. Where it is rebuilt, these are the
-    /// whole ones that the folder has, too: those of versions that it does not know if it is old.
+    /// Returns the deltas of the tensor that the catalog names. Where it is rebuilt, whole ones of
+    /// the folder are among them; of later versions than its own if it is old.
     fn known_deltas(&self) -> Result<Vec<TensorDelta>, StoreError> {
         let Contents { is_old, version: committed, .. } = *self.contents;
         let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);

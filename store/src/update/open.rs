@@ -302,7 +302,7 @@ impl OpenedPart {
     /// A file of a later version than the partition's goes to quarantine, unless its rows are still
     /// pending. No crash leaves one, but a catalog that was restored from an old copy does, and
     /// nothing else may have its rows. A file of a tensor that `stored` does not list goes there
-    /// too, and so does all that a repair was to put there when it was cut off.
+    /// too. So does all that a repair was to put there when it was cut off.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         let is_repaired = !self.catalog.has_losses()?;

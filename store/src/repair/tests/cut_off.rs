@@ -134,7 +134,7 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
         let mut progress = |done, total| is_complete = done == total;
         let first = repair_on(device, &patient.graph(), RepairMode::Apply, 2, &mut progress);
         let died = first.as_ref().map_or(true, |report| report.stopped.is_some());
-        // A process that is killed tells nothing.
+        // A process that is killed reports nothing.
         let told = first.map_or(Vec::new(), |report| report.lost);
         let told = if is_complete { told } else { Vec::new() };
         let before = contents(&patient.graph());

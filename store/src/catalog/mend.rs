@@ -29,14 +29,21 @@ pub(crate) struct TensorDelta {
 
 impl Catalog {
     /// Replaces the records of the tensors in `records`, replaces all deltas, prepared ones too, by
-    /// `deltas`, and commits `version`. All of it happens or nothing.
+    /// `deltas`, and commits `version`. Keeps `losses` until a repair has reported them. All of it
+    /// happens or nothing.
     pub(crate) fn replace_records(
         &self,
         records: &[TensorRecord],
         deltas: &[TensorDelta],
         version: u32,
+        losses: &[String],
     ) -> Result<(), StoreError> {
-        self.write(&self.record_changes(records, deltas, version)?)
+        let mut changes = self.record_changes(records, deltas, version)?;
+        if !losses.is_empty() {
+            let lines: Vec<String> = losses.iter().map(|loss| loss.replace('\n', " ")).collect();
+            changes.push(Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes()));
+        }
+        self.write(&changes)
     }
 
     /// Does the same for records of another catalog of the partition, together with its last
@@ -98,18 +105,12 @@ impl Catalog {
         record.map_err(|reason| broken(&self.dir, format!("lost record of `{tensor}`: {reason}")))
     }
 
-    /// Keeps the list of losses until a repair has reported it.
-    pub(crate) fn note_losses(&self, losses: &[String]) -> Result<(), StoreError> {
-        let lines: Vec<String> = losses.iter().map(|loss| loss.replace('\n', " ")).collect();
-        self.write(&[Change::Put(keys::LOSSES.to_vec(), lines.join("\n").into_bytes())])
-    }
-
-    /// Returns whether [`Catalog::note_losses`] has kept something.
+    /// Returns whether it keeps losses that no repair has reported.
     pub(crate) fn has_losses(&self) -> Result<bool, StoreError> {
         Ok(self.get(keys::LOSSES)?.is_some())
     }
 
-    /// Drops the losses that [`Catalog::note_losses`] has kept, since they are reported.
+    /// Drops the losses that it keeps, since they are reported.
     pub(crate) fn forget_losses(&self) -> Result<(), StoreError> {
         self.write(&[Change::Delete(keys::LOSSES.to_vec())])
     }

@@ -19,8 +19,8 @@
 //!                             the last commits
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair declared rows of it lost
-//! losses                      rows that a repair which built this catalog could not keep, as text,
-//!                             until a repair has ended and reported them
+//! losses                      what a repair that built or changed this catalog could not keep, as
+//!                             text, until a repair has ended and reported it
 //! holders                     written by older releases with several writers of a partition; not
 //!                             read
 //! graph                       the text of graph.toml; absent in catalogs of older releases

@@ -75,7 +75,7 @@ impl RepairActions {
             let written = written.map_err(StoreError::io(&building, "write"));
             written.inspect_err(|_| self.clear(path))?;
         }
-        self.finish(path, action, ())
+        self.finish(path, action, (), &[])
     }
 
     /// Returns where a folder is built that [`RepairActions::finish`] puts in its place.
@@ -94,21 +94,24 @@ impl RepairActions {
     }
 
     /// Moves what was built for `path`, and is synced, to its place. `held` is released once the
-    /// original has moved, so that a lock on it covers the move.
+    /// original has moved, so that a lock on it covers the move. Then `aside` go to quarantine.
     pub(super) fn finish<T>(
         &mut self,
         path: &Path,
         action: String,
         held: T,
+        aside: &[PathBuf],
     ) -> Result<(), StoreError> {
         if self.is_dry_run() {
             self.quarantine(path)?;
+            aside.iter().try_for_each(|path| self.quarantine(path))?;
         } else {
             let repaired = with_suffix(path, REPAIRED_SUFFIX);
             self.rename(&with_suffix(path, BUILDING_SUFFIX), &repaired)?;
             self.sync_parent(path)?;
             self.quarantine(path)?;
             drop(held);
+            aside.iter().try_for_each(|path| self.quarantine(path))?;
             self.rename(&repaired, path)?;
             self.sync_parent(path)?;
         }

@@ -29,47 +29,77 @@ pub(super) fn restore(
     partition: Partition,
 ) -> Result<(), StoreError> {
     let part = partition.part;
-    let contents = Contents::read(actions, graph, partition)?;
-    let mut plans = Vec::new();
-    for spec in &graph.meta().tensors {
-        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
-        let Some(plan) = repair.plan_segment()? else {
-            let reason = format!(
-                "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
-                 changed; fetch the partition from a replica (`lode transfer`), or bring the files \
-                 back from a copy and repair again; if `graph.toml` is of another graph, move it \
-                 away first",
-                contents.broken.unwrap_or_default(),
-                spec.name
-            );
-            actions.note_lost(Lost::file(&catalog_dir(&contents.part_dir), reason));
-            return Ok(());
-        };
-        plans.push(plan);
-    }
-    let dir = catalog_dir(&contents.part_dir);
-    for loss in &contents.losses {
-        actions.note_lost(Lost::file(&dir, loss.clone()));
-    }
-    if !contents.losses.is_empty() {
-        actions.with_losses.push(dir);
-    }
-    // A segment of a version that the catalog does not know: the catalog is an old copy.
-    let is_old = contents.is_old || plans.iter().any(|plan| plan.record.version > contents.version);
+    let mut contents = Contents::read(actions, graph, partition)?;
+    let Some(mut plans) = plan_all(actions, graph, part, &mut contents)? else { return Ok(()) };
     for (spec, plan) in graph.meta().tensors.iter().zip(&mut plans) {
         if let Some(note) = plan.note.take() {
             actions.note(&contents.part_dir.join(&plan.record.record.file), note);
         }
-        let repair = TensorRepair { actions, graph, part, spec, contents: &contents };
-        repair.plan_deltas(plan, is_old)?;
-        let strays = repair.strays(plan, is_old)?;
-        actions.report.lost.append(&mut plan.lost);
-        // Before a new catalog loses the reason.
-        strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
+        TensorRepair { actions, graph, part, spec, contents: &contents }.find_strays(plan)?;
     }
+    let strays = note_losses(actions, &mut contents, &mut plans);
     let part_dir = contents.part_dir.clone();
-    CatalogPlan::new(graph, part, contents, &plans).publish(actions)?;
+    CatalogPlan::new(graph, part, contents, &plans).publish(actions, &strays)?;
     plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
+}
+
+/// Plans for all tensors; `None`, with a loss, where nothing describes the rows of one.
+fn plan_all(
+    actions: &mut RepairActions,
+    graph: &Graph,
+    part: PartId,
+    contents: &mut Contents,
+) -> Result<Option<Vec<TensorPlan>>, StoreError> {
+    let mut plans = Vec::new();
+    for spec in &graph.meta().tensors {
+        let Some(plan) = (TensorRepair { actions, graph, part, spec, contents }).plan()? else {
+            let reason = format!(
+                "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
+                 changed; move the partition's folder away and fetch it from a replica (`lode \
+                 transfer --keep`), or bring the files back from a copy and repair again; if \
+                 `graph.toml` is of another graph, move it away first",
+                contents.broken.as_deref().unwrap_or_default(),
+                spec.name
+            );
+            actions.note_lost(Lost::file(&catalog_dir(&contents.part_dir), reason));
+            return Ok(None);
+        };
+        plans.push(plan);
+    }
+    // A segment of a version that the catalog does not know: the catalog is an old copy.
+    if !contents.is_old && plans.iter().any(|plan| plan.record.version > contents.version) {
+        contents.is_old = true;
+        return plan_all(actions, graph, part, contents);
+    }
+    Ok(Some(plans))
+}
+
+/// Reports the losses of a partition. Returns the files that the next writer would remove, where
+/// something is lost: they may hold the only copy of it.
+///
+/// Rows that are lost are found again by a repair that follows one that was cut off. That a file is
+/// lost is not, once the file is gone: the catalog keeps it.
+fn note_losses(
+    actions: &mut RepairActions,
+    contents: &mut Contents,
+    plans: &mut [TensorPlan],
+) -> Vec<PathBuf> {
+    let (mut rows, mut strays) = (Vec::new(), Vec::new());
+    for plan in &mut *plans {
+        let (of_rows, of_files) = plan.lost.drain(..).partition::<Vec<_>, _>(Lost::is_of_rows);
+        contents.losses.extend(of_files.iter().map(Lost::to_line));
+        if !of_rows.is_empty() {
+            strays.append(&mut plan.strays);
+        }
+        rows.extend(of_rows);
+    }
+    if !contents.losses.is_empty() {
+        strays.extend(plans.iter_mut().flat_map(|plan| plan.strays.drain(..)));
+        actions.with_losses.push(catalog_dir(&contents.part_dir));
+    }
+    let kept = contents.losses.iter().map(|line| Lost::from_line(&contents.part_dir, line));
+    actions.report.lost.extend(kept.chain(rows));
+    strays
 }
 
 /// A catalog, read through.
@@ -80,16 +110,19 @@ pub(super) struct Contents {
     /// The open catalog, where it can be read through; its pending rows can be had.
     catalog: Option<Catalog>,
     /// The committed version; 0 if it is unknown.
-    version: u32,
+    pub(super) version: u32,
     /// Records of segments that make sense; at most one of a tensor.
     pub(super) records: Vec<TensorRecord>,
+    /// Tensors, with versions that rows of them are pending for, ascending.
+    pub(super) pending: Vec<(String, u32)>,
     /// Records of deltas that make sense, prepared ones too.
     pub(super) deltas: Vec<TensorDelta>,
     /// Reason why the catalog must be built again; `None` if it may stay.
     pub(super) broken: Option<String>,
-    /// It is gone, or its log is damaged and this is an earlier state: files may have moved on.
+    /// It is gone or an old copy, or its log is damaged and this is an earlier state: files may
+    /// have moved on.
     pub(super) is_old: bool,
-    /// Its losses, in this repair or in one that was cut off.
+    /// Losses that are not found again, of this repair and of one that was cut off.
     losses: Vec<String>,
 }
 
@@ -114,7 +147,7 @@ impl Contents {
             Ok(mut earlier) => {
                 earlier.losses.push(format!(
                     "{reason}: what was put after the state before the damage is lost, but for \
-                     what segments hold of it"
+                     what segments hold of it; put it again"
                 ));
                 earlier
             }
@@ -122,7 +155,7 @@ impl Contents {
                 damage(error)?;
                 let loss = format!(
                     "{reason}: rows that were put and not committed are lost, if there were any, \
-                     and so are versions after that of the newest file"
+                     and so are versions after that of the newest file; put them again"
                 );
                 Self { losses: vec![loss], ..Self::default() }
             }
@@ -149,9 +182,10 @@ impl Contents {
             ControlFlow::Continue(())
         })?;
         for (tensor, n) in bad_rows {
-            faults.push(format!("pending rows of `{tensor}` that cannot be"));
-            let loss = format!("{n} pending rows of `{tensor}` that no put can have written");
-            contents.losses.push(loss);
+            faults.push(format!("rows of `{tensor}` that cannot be"));
+            contents.losses.push(format!(
+                "{n} rows of `{tensor}` that no put can have written; put what is missed again"
+            ));
         }
         for spec in &graph.meta().tensors {
             if contents.records.iter().all(|record| record.tensor != spec.name) {
@@ -185,6 +219,12 @@ impl Contents {
                 let tensor = tensor.to_owned();
                 self.deltas.push(TensorDelta { tensor, delta, is_prepared: true });
             }
+            Pair::Row { tensor, version, .. } if version > self.version => {
+                let is_it = |(of, at): &(String, u32)| of == tensor && *at == version;
+                if !self.pending.last().is_some_and(is_it) {
+                    self.pending.push((tensor.to_owned(), version));
+                }
+            }
             Pair::Losses(text) => {
                 let text = String::from_utf8_lossy(text);
                 self.losses.extend(text.lines().map(str::to_owned));
@@ -201,12 +241,9 @@ fn damage(error: StoreError) -> Result<String, StoreError> {
     if error.origin() == ErrorOrigin::Damage { Ok(error.to_string()) } else { Err(error) }
 }
 
-/// Returns what is wrong with a pair. Committed rows of older releases may stay.
+/// Returns what is wrong with a pair. Committed rows of older releases that fit may stay.
 fn fault(check: &CatalogCheck<'_>, key: &[u8], pair: &Pair<'_>) -> Option<String> {
-    match pair {
-        Pair::Row { version, .. } if *version <= check.committed => None,
-        _ => check.fault(key, pair),
-    }
+    if check.is_of_older_release(pair) { None } else { check.fault(key, pair) }
 }
 
 /// The catalog of a partition as it should be.
@@ -225,16 +262,19 @@ impl<'a> CatalogPlan<'a> {
     fn new(graph: &'a Graph, part: PartId, contents: Contents, plans: &[TensorPlan]) -> Self {
         let records: Vec<TensorRecord> = plans.iter().map(|plan| plan.record.clone()).collect();
         let deltas = plans.iter().flat_map(|plan| &plan.deltas);
-        let deltas: Vec<TensorDelta> = deltas.cloned().collect();
+        let mut deltas: Vec<TensorDelta> = deltas.cloned().collect();
         let segments = records.iter().map(|record| record.version);
         let published = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);
         let version = segments.chain(published).chain([contents.version]).fold(1, u32::max);
+        // A file of its version or a later one shows that what was prepared was published since.
+        deltas.iter_mut().for_each(|it| it.is_prepared &= it.delta.version > version);
         Self { graph, part, contents, records, deltas, version }
     }
 
     /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
-    /// they are, another is built beside it.
-    fn publish(self, actions: &mut RepairActions) -> Result<(), StoreError> {
+    /// they are, another is built beside it. Moves `strays` to quarantine while no writer can open
+    /// the partition, or finds a reason to remove them.
+    fn publish(self, actions: &mut RepairActions, strays: &[PathBuf]) -> Result<(), StoreError> {
         let Self { contents, version, .. } = &self;
         let dir = catalog_dir(&contents.part_dir);
         let mut reasons: Vec<String> = contents.broken.iter().cloned().collect();
@@ -248,6 +288,7 @@ impl<'a> CatalogPlan<'a> {
             ));
         }
         if reasons.is_empty() {
+            strays.iter().try_for_each(|stray| actions.quarantine(stray))?;
             return self.change(actions);
         }
         let reason = reasons.join("; ");
@@ -258,7 +299,7 @@ impl<'a> CatalogPlan<'a> {
         if !actions.is_dry_run() {
             self.build(actions).inspect_err(|_| actions.clear(&dir))?;
         }
-        actions.finish(&dir, action, self.contents.catalog)
+        actions.finish(&dir, action, self.contents.catalog, strays)
     }
 
     /// Changes the records that are not as they should be, by one batch.
@@ -272,7 +313,7 @@ impl<'a> CatalogPlan<'a> {
             return Ok(());
         }
         if !actions.is_dry_run() {
-            catalog.replace_records(&changed, deltas, *version)?;
+            catalog.replace_records(&changed, deltas, *version, &contents.losses)?;
         }
         actions.note(catalog.dir(), "its records name what can be used".to_owned());
         Ok(())
@@ -285,7 +326,7 @@ impl<'a> CatalogPlan<'a> {
         let dir = actions.building(&catalog_dir(&contents.part_dir));
         let text = graph.meta().to_text();
         let catalog = Catalog::create(device, &dir, graph.uuid(), *part, &text)?;
-        catalog.replace_records(records, deltas, *version)?;
+        catalog.replace_records(records, deltas, *version, &contents.losses)?;
         if let Some(old) = &contents.catalog {
             // Followers know the history by them; without them they would have to begin again.
             if let Ok(commits) = old.commits(*version) {
@@ -298,9 +339,6 @@ impl<'a> CatalogPlan<'a> {
                 }
                 _ => None,
             })?;
-        }
-        if !contents.losses.is_empty() {
-            catalog.note_losses(&contents.losses)?;
         }
         catalog.flush()?;
         drop(catalog);

@@ -13,7 +13,7 @@
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
-//! of a catalog.
+//! of a catalog. That batch has the losses, too, which could not be found again.
 
 mod actions;
 mod catalog;
@@ -141,7 +141,7 @@ fn restore(
             None if parts.is_none() => actions.report.absent.push(part.0),
             None => {
                 let reason = "the folder of the partition is missing; fetch it from a replica \
-                              (`lode transfer`)";
+                              (`lode transfer --keep`)";
                 let reason = reason.to_owned();
                 actions.note_lost(Lost::file(&graph.part_dir(part), reason));
             }

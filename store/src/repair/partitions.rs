@@ -101,7 +101,7 @@ pub(super) fn refuse_newer<'a>(
     }
     for partition in partitions {
         if let Ok(catalog) = &partition.catalog {
-            sound(refuse_newer_catalog(catalog))?;
+            refuse_newer_catalog(catalog)?;
         }
         let topology = (topology_path(&partition.dir), FileKind::Topology);
         for (path, kind) in [topology, (halo_path(&partition.dir), FileKind::Halo)] {
@@ -124,10 +124,11 @@ pub(super) fn refuse_newer<'a>(
     Ok(())
 }
 
-/// Fails when anything in a catalog is of a later format.
+/// Fails when anything in a catalog is of a later format, and looks at all that can be read.
 pub(super) fn refuse_newer_catalog(catalog: &Catalog) -> Result<(), StoreError> {
-    catalog.identity()?;
-    refuse(catalog.dir(), catalog.newer_format()?, CATALOG_FORMAT_VERSION)
+    sound(catalog.identity())?;
+    let newer = sound(catalog.newer_format())?.flatten();
+    refuse(catalog.dir(), newer, CATALOG_FORMAT_VERSION)
 }
 
 fn refuse(file: &Path, newer: Option<u32>, supported: u32) -> Result<(), StoreError> {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::graph::{catalog_dir, is_segment_file};
+
 /// Whether a repair changes the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairMode {
@@ -77,6 +79,26 @@ impl Lost {
     pub(super) fn file(file: &Path, reason: String) -> Self {
         let file = file.display().to_string();
         Self { file, tensor: None, rows: 0, nodes: Vec::new(), reason }
+    }
+
+    /// Returns whether it is of rows, and their tensor is known.
+    pub(super) fn is_of_rows(&self) -> bool {
+        self.tensor.is_some()
+    }
+
+    /// Returns the line that a catalog keeps of the loss of a file of its partition.
+    pub(super) fn to_line(&self) -> String {
+        let name = Path::new(&self.file).file_name().unwrap_or_default();
+        format!("{}: {}", name.display(), self.reason)
+    }
+
+    /// Returns the loss that [`Lost::to_line`] made this line of. Any other line is a loss of the
+    /// catalog itself.
+    pub(super) fn from_line(part_dir: &Path, line: &str) -> Self {
+        match line.split_once(": ").filter(|(name, _)| is_segment_file(name)) {
+            Some((name, reason)) => Self::file(&part_dir.join(name), reason.to_owned()),
+            None => Self::file(&catalog_dir(part_dir), line.to_owned()),
+        }
     }
 
     /// Returns a loss of rows of a tensor: ascending ranges of nodes, which may overlap by a row.

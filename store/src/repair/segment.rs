@@ -47,7 +47,7 @@ pub(super) struct Recovered {
 /// Finds out how the segment `identity` was written, whose tables have this digest; `None` when the
 /// file holds no tables that the digest knows.
 ///
-/// Memory: 8 bytes per page and 4 per row group, and 4 MiB per thread.
+/// Memory: 12 bytes per page, 8 more per disputed one, 4 per row group, and 4 MiB per thread.
 pub(super) fn recover(
     file: &dyn FileReader,
     identity: &SegmentIdentity,

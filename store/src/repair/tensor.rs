@@ -21,8 +21,9 @@ use crate::tensor::TensorSpec;
 use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
-const RESTORE: &str = "bring the file back from a copy and repair again, fetch the partition from \
-                       a replica (`lode transfer`), or put the rows again";
+const RESTORE: &str = "bring the file back from a copy and repair again, move the partition's \
+                       folder away and fetch it from a replica (`lode transfer --keep`), or put \
+                       the rows again";
 
 /// Planned contents of the catalog for a tensor, planned work on its segment, and its losses.
 pub(super) struct TensorPlan {
@@ -33,6 +34,8 @@ pub(super) struct TensorPlan {
     /// Why the record is another, where it is.
     pub(super) note: Option<String>,
     pub(super) lost: Vec<Lost>,
+    /// Files of the tensor that it does not name.
+    pub(super) strays: Vec<PathBuf>,
 }
 
 /// Planned work for a segment's file.
@@ -55,33 +58,44 @@ pub(super) struct TensorRepair<'a> {
 }
 
 impl TensorRepair<'_> {
-    /// Decides which segment the tensor has; `None` where neither a record nor a whole file
-    /// describes one.
-    pub(super) fn plan_segment(&self) -> Result<Option<TensorPlan>, StoreError> {
-        let is_usable = |plan: &TensorPlan| !matches!(plan.file, FileWork::Placeholder(_));
+    /// Decides which files the tensor has; `None` where neither a record nor a whole file describes
+    /// its segment.
+    pub(super) fn plan(&self) -> Result<Option<TensorPlan>, StoreError> {
         let recorded = self.contents.records.iter().find(|it| it.tensor == self.spec.name);
-        let Some(record) = recorded else { return self.newest(0) };
-        // A file that is brought back is believed if it is what was lost.
-        if let Some(original) = record.lost.clone() {
-            let plan =
-                self.plan(TensorRecord { record: original, lost: None, ..record.clone() })?;
-            if is_usable(&plan) {
-                let note = format!("the lost rows of `{}` are back: recorded again", record.tensor);
-                return Ok(Some(TensorPlan { note: Some(note), ..plan }));
-            }
+        let Some(record) = recorded else {
+            return self.newest(0)?.map(|plan| self.with_deltas(plan)).transpose();
+        };
+        let plan = self.with_deltas(self.plan_recorded(record)?)?;
+        if plan.lost.is_empty() && !self.contents.is_old {
+            return Ok(Some(plan));
         }
-        let plan = self.plan(record.clone())?;
-        if is_usable(&plan) {
+        // A compaction checks what it writes, and all that it reads was committed.
+        let Some(later) = self.newest(record.version)? else { return Ok(Some(plan)) };
+        let (is_whole, later) = (later.lost.is_empty(), self.with_deltas(later)?);
+        if plan.is_usable() && !(is_whole && later.version() >= plan.version()) {
             return Ok(Some(plan));
         }
         let old = record.version;
         let note = format!("it is of a later version than the recorded {old}, and takes its place");
-        let later = self.newest(old)?.map(|later| TensorPlan { note: Some(note), ..later });
-        Ok(Some(later.unwrap_or(plan)))
+        Ok(Some(TensorPlan { note: Some(note), ..later }))
+    }
+
+    /// Plans for the recorded segment.
+    fn plan_recorded(&self, record: &TensorRecord) -> Result<TensorPlan, StoreError> {
+        // A file that is brought back is believed if it is what was lost.
+        if let Some(original) = record.lost.clone() {
+            let plan =
+                self.plan_segment(TensorRecord { record: original, lost: None, ..record.clone() })?;
+            if plan.is_usable() {
+                let note = format!("the lost rows of `{}` are back: recorded again", record.tensor);
+                return Ok(TensorPlan { note: Some(note), ..plan });
+            }
+        }
+        self.plan_segment(record.clone())
     }
 
     /// Plans for the segment of a record by what there is of it.
-    fn plan(&self, record: TensorRecord) -> Result<TensorPlan, StoreError> {
+    fn plan_segment(&self, record: TensorRecord) -> Result<TensorPlan, StoreError> {
         let (part, version) = (self.part, record.version);
         let opened = self.graph.open_base(part, self.spec, version, &record.record);
         let reason = match opened.map_err(as_damage) {
@@ -100,7 +114,7 @@ impl TensorRepair<'_> {
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
         let file = FileWork::Mend(Box::new(recovered), reason);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
@@ -110,7 +124,14 @@ impl TensorRepair<'_> {
             let reason = format!("given up by an earlier repair; {RESTORE}");
             lost.iter_mut().for_each(|lost| lost.reason.clone_from(&reason));
         }
-        TensorPlan { record, deltas: Vec::new(), file: FileWork::Keep, note: None, lost }
+        TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file: FileWork::Keep,
+            note: None,
+            lost,
+            strays: Vec::new(),
+        }
     }
 
     /// Plans for a segment all rows of which are given up.
@@ -128,11 +149,10 @@ impl TensorRepair<'_> {
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
         let file = FileWork::Placeholder(placeholder);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost })
+        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
     }
 
-    /// Plans for the newest whole segment above a version, as it describes itself. A compaction
-    /// checks what it writes, and all that it reads was committed.
+    /// Plans for the newest whole segment above a version, as it describes itself.
     fn newest(&self, above: u32) -> Result<Option<TensorPlan>, StoreError> {
         let mut files = self.files()?;
         files.retain(|(file, _, version)| file.ends_with(".seg") && *version > above);
@@ -147,20 +167,24 @@ impl TensorRepair<'_> {
         Ok(None)
     }
 
-    /// Returns the deltas of the tensor that the catalog names. Where it `is_old`, these are the
-    /// whole ones that the folder has, too.
-    fn known_deltas(&self, is_old: bool) -> Result<Vec<TensorDelta>, StoreError> {
+    /// Returns the deltas of the tensor that the catalog names. Where it is rebuilt, whole ones of
+    /// the folder are among them; of later versions than its own if it is old.
+    fn known_deltas(&self) -> Result<Vec<TensorDelta>, StoreError> {
+        let Contents { is_old, version: committed, .. } = *self.contents;
         let named = self.contents.deltas.iter().filter(|it| it.tensor == self.spec.name);
         let mut found: Vec<TensorDelta> = named.cloned().collect();
-        let files = if is_old { self.files()? } else { Vec::new() };
-        // What was prepared was published since, or would be by the next writer.
-        found.iter_mut().for_each(|it| it.is_prepared &= !is_old);
+        let files = if self.is_rebuilt() { self.files()? } else { Vec::new() };
         for (file, first, version) in files {
             let is_known = found.iter().any(|it| it.delta.record.file == file);
-            if is_known || !file.ends_with(".delta") {
+            let may_be_recorded = is_old || version <= committed;
+            if is_known || !may_be_recorded || !file.ends_with(".delta") {
                 continue;
             }
-            if let Some((record, _)) = self.open_named(file, version)? {
+            if let Some((record, segment)) = self.open_named(file, version)? {
+                // All parts of a fold that was cut off are named, and not damaged.
+                if !is_old && !self.damaged_pages(&segment).is_empty() {
+                    continue;
+                }
                 let delta = DeltaRecord { first, version, record };
                 let tensor = self.spec.name.clone();
                 found.push(TensorDelta { tensor, delta, is_prepared: false });
@@ -170,12 +194,8 @@ impl TensorRepair<'_> {
     }
 
     /// Adds the deltas over the segment of `plan` that can be used.
-    pub(super) fn plan_deltas(
-        &self,
-        plan: &mut TensorPlan,
-        is_old: bool,
-    ) -> Result<(), StoreError> {
-        let mut found = self.known_deltas(is_old)?;
+    fn with_deltas(&self, mut plan: TensorPlan) -> Result<TensorPlan, StoreError> {
+        let mut found = self.known_deltas()?;
         // The widest of several that begin alike: it was folded from the others.
         found.sort_by_key(|it| (it.delta.first, Reverse(it.delta.version)));
         let mut newest = plan.record.version;
@@ -198,37 +218,57 @@ impl TensorRepair<'_> {
                 }
             }
         }
-        Ok(())
+        Ok(plan)
     }
 
-    /// Returns the files of the tensor that the catalog is not to name, where one of them may be
-    /// the only copy of a row. The next writer would remove them. Adds those to the losses that may
-    /// have been part of a version.
-    pub(super) fn strays(
-        &self,
-        plan: &mut TensorPlan,
-        is_old: bool,
-    ) -> Result<Vec<PathBuf>, StoreError> {
-        let is_rebuilt = is_old || self.contents.broken.is_some();
-        if !is_rebuilt && plan.lost.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut strays = Vec::new();
+    /// Finds the files of the tensor that the catalog is not to name. Adds those to the losses that
+    /// may have been part of a version.
+    pub(super) fn find_strays(&self, plan: &mut TensorPlan) -> Result<(), StoreError> {
         for (file, first, last) in self.files()? {
             let is_of = |it: &TensorDelta| it.delta.record.file == file;
             if plan.record.record.file == file || plan.deltas.iter().any(is_of) {
                 continue;
             }
-            let takes_in = |it: &DeltaRecord| it.first <= first && last <= it.version;
-            let is_taken_in =
-                last <= plan.record.version || plan.deltas.iter().any(|it| takes_in(&it.delta));
-            if is_rebuilt && !is_taken_in && !self.contents.deltas.iter().any(is_of) {
-                let reason = "it is damaged, and no catalog proves it";
-                plan.lost.push(self.lost_file(&file, last, reason));
+            let path = self.contents.part_dir.join(&file);
+            let is_told = plan.lost.iter().any(|lost| *lost.file == *path.display().to_string());
+            let is_named = self.contents.deltas.iter().any(is_of);
+            let may_be_lost = !is_told && (is_named || self.is_rebuilt());
+            if may_be_lost && !self.is_spare(plan, first, last) {
+                let reason = match self.open_named(file.clone(), last)? {
+                    Some(_) => "it cannot be used with the other files",
+                    None => "it is damaged, and no catalog proves it",
+                };
+                let mut lost = self.lost_file(&file, last, reason);
+                if file.ends_with(".seg") {
+                    let used = &plan.record.record.file;
+                    lost.reason.push_str(&format!(
+                        ", or put a whole copy of the file there, move `{used}` away and repair \
+                         again"
+                    ));
+                }
+                plan.lost.push(lost);
             }
-            strays.push(self.contents.part_dir.join(file));
+            plan.strays.push(path);
         }
-        Ok(strays)
+        Ok(())
+    }
+
+    /// Returns whether a file of these versions has no row that is not elsewhere: a file of `plan`
+    /// has taken it in. Or the catalog is current and names all parts of it, or has its rows
+    /// pending.
+    fn is_spare(&self, plan: &TensorPlan, first: u32, last: u32) -> bool {
+        let deltas = || plan.deltas.iter().map(|it| &it.delta);
+        let is_folded =
+            deltas().any(|it| it.first == first) && deltas().any(|it| it.version == last);
+        let is_pending = self.contents.pending.contains(&(self.spec.name.clone(), last));
+        last <= plan.record.version
+            || deltas().any(|it| it.first <= first && last <= it.version)
+            || (!self.contents.is_old && (is_folded || is_pending))
+    }
+
+    /// Returns whether the catalog is built again.
+    fn is_rebuilt(&self) -> bool {
+        self.contents.is_old || self.contents.broken.is_some()
     }
 
     /// Returns the loss of a file that was a layer of the tensor up to `version`.
@@ -251,7 +291,8 @@ impl TensorRepair<'_> {
         row_of: &dyn Fn(u32) -> u32,
     ) -> Vec<Lost> {
         let rows = pages.iter().flat_map(|&page| layout.rows_on(&(page..page + 1)));
-        let reason = format!("damaged pages: {}; they stay, and fail when read", pages.len());
+        let n = pages.len();
+        let reason = format!("damaged pages: {n}; they stay, and fail when read; {RESTORE}");
         self.lost_rows(path, rows.map(row_of), reason)
     }
 
@@ -322,6 +363,16 @@ impl TensorRepair<'_> {
 }
 
 impl TensorPlan {
+    /// Returns whether anything in the segment is proven.
+    fn is_usable(&self) -> bool {
+        !matches!(self.file, FileWork::Placeholder(_))
+    }
+
+    /// Returns the newest version that a file of it is of.
+    fn version(&self) -> u32 {
+        self.deltas.last().map_or(self.record.version, |it| it.delta.version)
+    }
+
     /// Does what is to be done to the segment's file, in the folder of the partition.
     pub(super) fn publish(
         self,

@@ -302,9 +302,10 @@ impl OpenedPart {
     /// A file of a later version than the partition's goes to quarantine, unless its rows are still
     /// pending. No crash leaves one, but a catalog that was restored from an old copy does, and
     /// nothing else may have its rows. A file of a tensor that `stored` does not list goes there
-    /// too.
+    /// too. So does all that a repair was to put there when it was cut off.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
+        let is_repaired = !self.catalog.has_losses()?;
         for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
             let path = dir.join(&entry.name);
             let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
@@ -314,7 +315,7 @@ impl OpenedPart {
                 let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
                 // The rows that a commit was writing are still pending.
                 let is_known = of <= version || tensor.pending_for.contains(&of);
-                Some((of, is_known))
+                Some((of, is_known && is_repaired))
             });
             let Some((of, is_known)) = of else {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
@@ -331,8 +332,8 @@ impl OpenedPart {
             if unfinished.is_none() && !is_known {
                 let to = quarantine(device, &path)?;
                 tracing::warn!(
-                    "{}: of version {of}, later than the catalog's {version}; is the catalog an old \
-                     copy? moved to {}",
+                    "{}: of version {of}, and no record of the catalog, of version {version}, \
+                     names it: is that an old copy, or a repair to be finished? moved to {}",
                     path.display(),
                     to.display()
                 );

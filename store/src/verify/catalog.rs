@@ -44,7 +44,7 @@ pub(crate) struct CatalogCheck<'a> {
     graph: &'a Graph,
     part: PartId,
     /// The committed version.
-    pub(crate) committed: u32,
+    committed: u32,
     /// Each tensor with the version of its segment, where that can be read.
     bases: Vec<(&'a TensorSpec, Option<u32>)>,
 }
@@ -122,6 +122,16 @@ impl<'a> CatalogCheck<'a> {
             }
             Pair::Unknown => Some(format!("the unknown key {:?}", String::from_utf8_lossy(key))),
         }
+    }
+
+    /// Returns whether a pair is a row that fits, which an older release has committed as it was
+    /// put.
+    pub(crate) fn is_of_older_release(&self, pair: &Pair<'_>) -> bool {
+        let Pair::Row { tensor, version, row, bytes } = pair else { return false };
+        let spec = self.bases.iter().find(|(spec, _)| spec.name == *tensor).map(|(spec, _)| spec);
+        let fits =
+            spec.is_some_and(|spec| row.0 < self.n_rows() && bytes.len() == spec.row_bytes());
+        fits && *version <= self.committed
     }
 
     fn record_fault(

@@ -114,7 +114,7 @@ fn verify_some(
         Err(error) => {
             let is_damaged = matches!(error, StoreError::Meta { .. });
             findings.add_error(META_ORDER, &dir.join(META_FILE), None, error);
-            // The rest is looked at where copies, or the files themselves, tell what it must be.
+            // The rest is looked at where copies in catalogs tell what it must be.
             if is_damaged { describe(device, dir) } else { None }
         }
     };

@@ -167,3 +167,16 @@ fn rows_stay_pending_when_a_segment_of_another_tensor_is_of_a_later_version() {
     open(&patient.graph()).commit_version().unwrap();
     assert_eq!(patient.rows(), latest);
 }
+
+#[test]
+fn a_whole_later_segment_takes_the_place_of_one_with_a_damaged_page() {
+    let CutOff { model, .. } = cut_off(true);
+    let patient = Patient::of(&model);
+    let was = patient.rows();
+    patient.damage("part-000/feat.v1.seg", 7 * PAGE + 9, 3);
+    let report = patient.repair();
+    assert!(report.ok, "{report:?}");
+    assert_eq!(patient.rows(), was);
+    drop(open(&patient.graph()));
+    assert_eq!(patient.rows(), was);
+}

@@ -1,6 +1,9 @@
+use std::ops::ControlFlow;
+
 use super::Outcome::{Lost, Whole};
 use super::*;
 use crate::file_system::{Access, Change};
+use crate::row::RowIdx;
 
 const CATALOG: &str = "part-000/catalog";
 
@@ -157,7 +160,134 @@ fn what_makes_sense_in_a_catalog_is_kept_with_all_deltas_and_pending_rows() {
         let patient = Patient::of(updated());
         change(&patient, &[bad]);
         let report = patient.repair();
-        assert!(report.lost[0].reason.contains("1 pending rows of `feat`"), "{report:?}");
+        assert!(report.lost[0].reason.contains("1 rows of `feat`"), "{report:?}");
+        assert!(patient.verify().ok, "{:?}", patient.verify());
+    }
+}
+
+/// Returns a copy of [`updated`] after a commit, or after a fold of its deltas.
+fn gone_on(is_folded: bool) -> Patient {
+    let patient = Patient::of(updated());
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    if is_folded {
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        live.compact(None, None, crate::update::Folding::Deltas, &mut go_on).unwrap();
+    } else {
+        live.commit_version().unwrap();
+    }
+    patient
+}
+
+#[test]
+fn files_of_a_commit_or_a_fold_that_was_cut_off_are_no_loss_beside_a_current_catalog() {
+    let colour = Change::Put(b"colour".to_vec(), b"red".to_vec());
+    for (name, is_folded) in [("feat.v4.delta", false), ("feat.v2-3.delta", true)] {
+        for is_damaged in [false, true] {
+            let (patient, what) = (Patient::of(updated()), format!("{name}, {is_damaged}"));
+            let (was, path) = (patient.rows(), format!("part-000/{name}"));
+            fs::copy(gone_on(is_folded).path(&path), patient.path(&path)).unwrap();
+            if is_damaged {
+                patient.damage(&path, 20, 4);
+            }
+            change(&patient, &[colour.clone()]);
+            let report = patient.repair();
+            assert!(report.ok && !report.done.is_empty(), "{what}: {report:?}");
+            assert_eq!(patient.rows(), was, "{what}");
+            check_pending(updated(), &patient, &what);
+        }
+    }
+}
+
+#[test]
+fn a_delta_whose_record_is_damaged_is_recorded_again_if_it_is_whole() {
+    let bad = Change::Put(key("delta/feat/", &[3]), vec![1, 0, 0, 0, 7]);
+    let report = check(updated(), &|p| change(p, &[bad.clone()]), Whole, "a bad record");
+    assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+    let patient = Patient::of(updated());
+    change(&patient, &[bad]);
+    patient.damage("part-000/feat.v3.delta", 20, 4);
+    let report = patient.repair();
+    assert!(report.lost[0].file.ends_with("part-000/feat.v3.delta"), "{report:?}");
+}
+
+#[test]
+fn a_damaged_newer_segment_beside_a_lost_catalog_can_be_brought_back_as_the_report_says() {
+    let patient = Patient::of(updated());
+    let old = fs::read(patient.path("part-000/feat.v1.seg")).unwrap();
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    live.compact(None, None, crate::update::Folding::All, &mut go_on).unwrap();
+    drop(live);
+    let (was, newer) = (patient.rows(), patient.path("part-000/feat.v3.seg"));
+    let sound = fs::read(&newer).unwrap();
+    // A reader had the old one pinned.
+    fs::write(patient.path("part-000/feat.v1.seg"), old).unwrap();
+    patient.damage("part-000/feat.v3.seg", patient.bytes("part-000/feat.v3.seg") - 2 * PAGE, 4);
+    patient.remove(CATALOG);
+    let report = patient.repair();
+    let lost = report.lost.iter().find(|lost| lost.file.ends_with("feat.v3.seg")).unwrap();
+    assert!(lost.reason.contains("move `feat.v1.seg` away"), "{lost:?}");
+    fs::write(&newer, sound).unwrap();
+    fs::rename(patient.path("part-000/feat.v1.seg"), patient.dir.path().join("away")).unwrap();
+    let report = patient.repair();
+    assert!(report.ok, "{report:?}");
+    assert_eq!(patient.rows(), was);
+}
+
+#[test]
+fn what_is_prepared_and_not_published_stays_so_beside_a_damaged_log() {
+    let (patient, committed) = (Patient::of(updated()), gone_on(false));
+    let was = patient.rows();
+    let record = |graph: &Path| {
+        let catalog = Graph::open(graph).unwrap().catalog(PartId(0)).unwrap();
+        catalog.deltas("feat").unwrap().pop().unwrap()
+    };
+    let delta = record(&committed.graph());
+    assert_eq!(delta.version, 4);
+    let path = format!("part-000/{}", delta.record.file);
+    fs::copy(committed.path(&path), patient.path(&path)).unwrap();
+    let graph = Graph::open(&patient.graph()).unwrap();
+    let catalog = graph.catalog_for_writing(PartId(0)).unwrap();
+    catalog.prepare(4, &[("feat", delta)]).unwrap();
+    catalog.flush().unwrap();
+    for row in 0..9 {
+        catalog.put_rows("packed", 5, [(RowIdx(row), &[8; 200][..])]).unwrap();
+    }
+    drop(catalog);
+    let names = fs::read_dir(patient.path(CATALOG)).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let log = names.filter(|name| name.ends_with(".log")).max().unwrap();
+    patient.damage(&format!("{CATALOG}/{log}"), 300, 1);
+    let report = patient.repair();
+    assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
+    let catalog = graph.catalog(PartId(0)).unwrap();
+    assert_eq!(catalog.current_version().unwrap(), 3, "no commit has published version 4");
+    assert_eq!(catalog.prepared_version().unwrap(), Some(4));
+    drop(catalog);
+    assert_eq!(patient.rows(), was);
+    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    assert_eq!(live.version(), 3);
+    // It is committed first, then what was put since.
+    assert_eq!(live.commit_version().unwrap(), 5);
+    drop(live);
+    let is_feat = |row: &(&(String, u32), &Option<Vec<u8>>)| row.0.0 == "feat";
+    let (found, expected) = (patient.rows(), committed.rows());
+    assert!(found.iter().filter(is_feat).eq(expected.iter().filter(is_feat)));
+}
+
+#[test]
+fn rows_of_an_older_release_that_no_put_can_have_written_are_reported() {
+    for (tensor, row, n_bytes) in [("feat", 500, 99), ("feat", 7, 98), ("none", 7, 99)] {
+        let patient = Patient::of(updated());
+        let was = patient.rows();
+        let key = key(&format!("overlay/{tensor}/"), &[2, row]);
+        change(&patient, &[Change::Put(key, vec![1; n_bytes])]);
+        let report = patient.repair();
+        let told = format!("1 rows of `{tensor}` that no put can have written");
+        assert!(report.lost[0].reason.contains(&told), "{report:?}");
+        assert_eq!(patient.rows(), was);
         assert!(patient.verify().ok, "{:?}", patient.verify());
     }
 }

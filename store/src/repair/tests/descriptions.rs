@@ -140,6 +140,11 @@ fn nothing_of_a_later_format_is_touched() {
     pairs.write(&[Change::Put(lost.clone(), 9u32.to_le_bytes().to_vec())]).unwrap();
     drop(pairs);
     refused("lost");
+    // Although its identity cannot be read.
+    let pairs = Disk.key_values(&patient.path("part-001/catalog"), Access::Write).unwrap();
+    pairs.write(&[Change::Delete(b"identity".to_vec())]).unwrap();
+    drop(pairs);
+    refused("lost, in a catalog without identity");
     let patient = Patient::of(plain());
     let dir = patient.path("part-001/catalog");
     let pairs = Disk.key_values(&dir, Access::Write).unwrap();

@@ -171,3 +171,43 @@ fn a_later_segment_takes_the_place_of_one_that_is_missing() {
     check_rows(&patient, "an old catalog");
     goes_on(&patient, "an old catalog");
 }
+
+/// Damages the logs of the first partition's catalog: what is left of it is of before the puts.
+fn damage_logs(patient: &Patient) {
+    for (log, _) in logs(patient) {
+        patient.damage(&log, 100, 1);
+    }
+}
+
+#[test]
+fn a_later_segment_takes_the_place_of_a_damaged_or_missing_delta_beside_a_salvaged_catalog() {
+    for is_gone in [false, true] {
+        let patient = Patient::of(&killed(History::Switched));
+        match is_gone {
+            true => patient.remove("part-000/feat.v2.delta"),
+            false => patient.damage("part-000/feat.v2.delta", 20, 4),
+        }
+        damage_logs(&patient);
+        let report = patient.repair();
+        assert!(report.lost.iter().all(|lost| !lost.file.contains("feat")), "{report:?}");
+        check_rows(&patient, "salvaged");
+        goes_on(&patient, "salvaged");
+    }
+}
+
+#[test]
+fn a_later_segment_that_is_brought_back_takes_the_place_of_a_placeholder() {
+    let model = killed(History::Switched);
+    let patient = Patient::of(&model);
+    let (later, aside) = (patient.path("part-000/feat.v2.seg"), patient.dir.path().join("aside"));
+    fs::rename(&later, &aside).unwrap();
+    patient.remove("part-000/feat.v1.seg");
+    patient.remove("part-000/feat.v2.delta");
+    patient.remove("part-000/catalog");
+    copy_all(&old_catalog(&model, "part-000"), &patient.path("part-000/catalog"));
+    assert!(patient.repair().lost.iter().any(|lost| lost.rows == 500));
+    fs::rename(&aside, &later).unwrap();
+    let report = patient.repair();
+    assert!(report.ok, "{report:?}");
+    check_rows(&patient, "brought back");
+}

@@ -1,7 +1,7 @@
 //! Locks that are taken whether or not a thread has panicked while it held them.
 //!
-//! State under a lock of this workspace is whole after each statement. A panic loses the work of its
-//! thread, not the state, and a second panic at every later lock would only hide the first.
+//! State under a lock of this workspace is whole after each statement. A panic loses the work of
+//! its thread, not the state, and a second panic at every later lock would only hide the first.
 
 use std::sync::{LockResult, PoisonError};
 

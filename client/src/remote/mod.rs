@@ -336,8 +336,8 @@ impl RowSource for Client {
 }
 
 /// Has servers keep a version for this client, from before its first pull on. They keep it for each
-/// pull that names it, such as one of no rows. Returns `false` where one of them keeps it no longer.
-/// One that has gone away meanwhile is left to the pulls.
+/// pull that names it, such as one of no rows. Returns `false` where one has dropped it. One that
+/// has gone away meanwhile is left to the pulls.
 fn keep_version(
     servers: &[(Address, Description)],
     version: u32,

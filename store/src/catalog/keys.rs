@@ -1,5 +1,5 @@
-//! Keys of the catalog, and changes of what is under them. Versions and rows are big-endian in keys,
-//! so that they sort.
+//! Keys of the catalog, and changes of what is under them. Versions and rows are big-endian in
+//! keys, so that they sort.
 
 use crate::file_system::Change;
 use crate::row::RowIdx;

@@ -18,8 +18,8 @@ const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 /// Bytes before the header of a `.safetensors` file: its length.
 const LENGTH_BYTES: usize = 8;
 
-/// Mapped rows of a `.npy` file, an array in an `.npz` archive, a tensor in a `.safetensors` file, or
-/// a file of rows alone. Arrays have shape (nodes,) or (nodes, width).
+/// Mapped rows of a `.npy` file, an array in an `.npz` archive, a tensor in a `.safetensors` file,
+/// or a file of rows alone. Arrays have shape (nodes,) or (nodes, width).
 #[derive(Debug)]
 pub struct DenseSource {
     path: PathBuf,

@@ -190,7 +190,7 @@ fn files_of_a_commit_or_a_fold_that_was_cut_off_are_no_loss_beside_a_current_cat
             if is_damaged {
                 patient.damage(&path, 20, 4);
             }
-            change(&patient, &[colour.clone()]);
+            change(&patient, std::slice::from_ref(&colour));
             let report = patient.repair();
             assert!(report.ok && !report.done.is_empty(), "{what}: {report:?}");
             assert_eq!(patient.rows(), was, "{what}");
@@ -202,7 +202,8 @@ fn files_of_a_commit_or_a_fold_that_was_cut_off_are_no_loss_beside_a_current_cat
 #[test]
 fn a_delta_whose_record_is_damaged_is_recorded_again_if_it_is_whole() {
     let bad = Change::Put(key("delta/feat/", &[3]), vec![1, 0, 0, 0, 7]);
-    let report = check(updated(), &|p| change(p, &[bad.clone()]), Whole, "a bad record");
+    let report =
+        check(updated(), &|p| change(p, std::slice::from_ref(&bad)), Whole, "a bad record");
     assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
     let patient = Patient::of(updated());
     change(&patient, &[bad]);

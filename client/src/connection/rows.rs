@@ -19,7 +19,7 @@ use crate::read_buffer::Head;
 const READS_MAX: usize = 8;
 
 /// Fewer bytes of rows than these are copied behind their ids: a second write costs more.
-const UNCOPIED_MIN: usize = 16 << 10;
+const UNCOPIED_MIN: usize = 64 << 10;
 
 /// Where the rows of an answer go: row `i` to `out` at row `positions[i]`. Positions ascend.
 pub(crate) struct Place<'a> {

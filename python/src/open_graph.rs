@@ -9,6 +9,7 @@ use lodestore_client::source::TensorInfo;
 use lodestore_client::{Client, ClientError, GatherQueue, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::topology::Topology;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::{Dtype, EmbeddedStore, Graph, GraphHandle};
@@ -18,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::error::Error;
-use crate::queue::{RunningQueue, lock};
+use crate::queue::RunningQueue;
 use crate::signals;
 
 /// Bytes of rows that a scan of all nodes reads at a time.
@@ -96,13 +97,13 @@ impl OpenGraph {
         if let Some(last) = last {
             self.forget_queue(last);
         }
-        lock(self.queues.get_or(|_| Mutex::default())).push(Arc::clone(next));
+        self.queues.get_or(|_| Mutex::default()).lock().ignore_poison().push(Arc::clone(next));
     }
 
     /// Ends a queue, as soon as its requests are complete.
     pub(crate) fn forget_queue(&self, queue: &Arc<RunningQueue>) {
         if let Some(queues) = self.queues.get() {
-            lock(queues).retain(|other| !Arc::ptr_eq(other, queue));
+            queues.lock().ignore_poison().retain(|other| !Arc::ptr_eq(other, queue));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The class `Queue`: gathers in the background with bounds and memory of their own.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use lodestore_client::gather_queue::QueueBounds;
 use lodestore_client::source::tiered::TieredTensors;
@@ -85,7 +85,7 @@ impl Queue {
     /// Returns the running queue over the graph as it is open now, and at its newest version.
     fn running(&self, opened: &Arc<OpenGraph>) -> Result<Arc<RunningQueue>, Error> {
         let version = self.version_in_memory(opened)?;
-        let mut current = lock(self.running.get_or(|_| Mutex::default()));
+        let mut current = self.running.get_or(|_| Mutex::default()).lock().ignore_poison();
         let last = current.upgrade();
         if let Some(last) = &last
             && last.opened.as_ptr() == Arc::as_ptr(opened)
@@ -153,7 +153,8 @@ impl Queue {
     /// Returns rows that were found in memory and rows that were read, since memory was last empty
     /// (dict). A commit empties it.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let running = self.running.get().and_then(|running| lock(running).upgrade());
+        let running =
+            self.running.get().and_then(|running| running.lock().ignore_poison().upgrade());
         let tiered = running.as_ref().and_then(|running| running.tiered.as_ref());
         let (hits, misses) = tiered.map_or((0, 0), TieredTensors::hits_and_misses);
         let stats = PyDict::new(py);
@@ -183,7 +184,8 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let running = self.running.get().and_then(|running| lock(running).upgrade());
+        let running =
+            self.running.get().and_then(|running| running.lock().ignore_poison().upgrade());
         if let Some(running) = running
             && let Some(opened) = running.opened.upgrade()
         {
@@ -228,11 +230,6 @@ pub(crate) fn submit<'py>(
         }
         py.check_signals()?;
     }
-}
-
-/// Locks a mutex whose value is replaced in one step.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().ignore_poison()
 }
 
 /// Returns the default bound of memory, in bytes.

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
@@ -160,7 +160,7 @@ impl<T> Future for Answer<T> {
     type Output = Result<T, Failure>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.slot);
+        let mut state = self.slot.lock().ignore_poison();
         if state.is_over {
             let panicked = || failure(FailureCode::Internal, "a call of the store panicked");
             return Poll::Ready(state.answer.take().ok_or_else(panicked));
@@ -174,29 +174,25 @@ impl<T> Future for Answer<T> {
 
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
-        drop(lock(&self.slot).waker.take());
+        drop(self.slot.lock().ignore_poison().waker.take());
     }
 }
 
 impl<T> ReplySlot<T> {
     fn fill(self, answer: T) {
-        lock(&self.0).answer = Some(answer);
+        self.0.lock().ignore_poison().answer = Some(answer);
     }
 }
 
 impl<T> Drop for ReplySlot<T> {
     fn drop(&mut self) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock().ignore_poison();
         state.is_over = true;
         // Under the lock: the shard does not release it meanwhile.
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
     }
-}
-
-fn lock<T>(slot: &Mutex<ReplyState<T>>) -> MutexGuard<'_, ReplyState<T>> {
-    slot.lock().ignore_poison()
 }
 
 fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {

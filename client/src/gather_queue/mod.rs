@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -144,7 +144,7 @@ impl GatherQueue {
         }
         // Not an end, which a long time would have no instant for.
         let start = Instant::now();
-        let mut state = lock(&self.inner.state);
+        let mut state = self.inner.state.lock().ignore_poison();
         while state.waiting.len() + state.n_pulled >= self.inner.bounds.window {
             let left = time.saturating_sub(start.elapsed());
             if left.is_zero() {
@@ -169,7 +169,7 @@ impl Drop for GatherQueue {
     fn drop(&mut self) {
         // A forked child has no such threads, and its copy of the lock may stay locked.
         if self.process.is_current() {
-            lock(&self.inner.state).is_closed = true;
+            self.inner.state.lock().ignore_poison().is_closed = true;
             self.inner.has_work.notify_all();
         }
     }
@@ -182,14 +182,14 @@ impl QueueInner {
         while let Some(group) = self.next_group() {
             let n = group.len();
             self.pull(group, &mut scratch);
-            lock(&self.state).n_pulled -= n;
+            self.state.lock().ignore_poison().n_pulled -= n;
             self.has_room.notify_all();
         }
     }
 
     /// Waits for requests; takes the first one and up to `together - 1` others of its tensor.
     fn next_group(&self) -> Option<Vec<Request>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock().ignore_poison();
         loop {
             if let Some(first) = state.waiting.pop_front() {
                 let mut group = vec![first];
@@ -276,7 +276,7 @@ impl Request {
 
 impl Slot {
     fn finish(&self, rows: GatherResult) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock().ignore_poison();
         state.is_done = true;
         state.rows = Some(rows);
         let callbacks = std::mem::take(&mut state.callbacks);
@@ -290,7 +290,7 @@ impl Ticket {
     /// Returns whether the request is complete, successfully or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.process.is_current() && lock(&self.slot.state).is_done
+        self.process.is_current() && self.slot.state.lock().ignore_poison().is_done
     }
 
     /// Waits up to `time` for the request; returns whether it is complete.
@@ -301,7 +301,7 @@ impl Ticket {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "gather" });
         }
-        let state = lock(&self.slot.state);
+        let state = self.slot.state.lock().ignore_poison();
         let waited = self.slot.done.wait_timeout_while(state, time, |state| !state.is_done);
         Ok(waited.ignore_poison().0.is_done)
     }
@@ -312,7 +312,7 @@ impl Ticket {
         if !self.process.is_current() {
             return None;
         }
-        lock(&self.slot.state).rows.take()
+        self.slot.state.lock().ignore_poison().rows.take()
     }
 
     /// Calls `callback` on a thread of the queue when the request completes, or now if it has.
@@ -320,7 +320,7 @@ impl Ticket {
         if !self.process.is_current() {
             return;
         }
-        let mut state = lock(&self.slot.state);
+        let mut state = self.slot.state.lock().ignore_poison();
         if !state.is_done {
             state.callbacks.push(callback);
             return;
@@ -334,11 +334,6 @@ impl Ticket {
 fn catch_panic<T>(pull: impl FnOnce() -> T) -> Result<T, ClientError> {
     let panicked = |_| ClientError::Panicked { thread: "gather" };
     catch_unwind(AssertUnwindSafe(pull)).map_err(panicked)
-}
-
-/// Locks a mutex whose state is consistent whenever it is unlocked, after a panic too.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ fn submit(queue: &GatherQueue, ids: &[u32]) -> Ticket {
 /// Submits, and waits until a thread has taken the request.
 fn submit_to_thread(queue: &GatherQueue, ids: &[u32]) -> Ticket {
     let ticket = submit(queue, ids);
-    while lock(&queue.inner.state).n_pulled == 0 {
+    while queue.inner.state.lock().ignore_poison().n_pulled == 0 {
         thread::sleep(Duration::from_millis(1));
     }
     ticket

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
@@ -326,9 +326,9 @@ impl RowSource for Client {
             deadline: Instant::now() + self.config.deadline,
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
-        let mut buckets = lock(scratch).pop().unwrap_or_default();
+        let mut buckets = scratch.lock().ignore_poison().pop().unwrap_or_default();
         let result = self.pull_all(&pull, out, &mut buckets, work);
-        lock(scratch).push(buckets);
+        scratch.lock().ignore_poison().push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
         let AttemptStats { n_answers, n_hedges } = result?;
         Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_hedges, ..PullStats::default() })
@@ -389,9 +389,4 @@ fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
             Err(ClientError::VersionsDiffer { address: address.clone(), found, expected })
         }
     }
-}
-
-/// Locks a pool, which outlives a panic of one of its users.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().ignore_poison()
 }

@@ -11,7 +11,7 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use lodestore_graph::PartId;
 use lodestore_graph::lock::IgnorePoison;
@@ -81,7 +81,9 @@ impl Preload {
         if this.is_wanted() {
             for &part in &*partitions.parts() {
                 match hot_rows::read(&Disk, &this.dir, this.owner(partitions, part)) {
-                    Ok(Some(rows)) => drop(lock(&this.remembered).rows.insert(part, rows)),
+                    Ok(Some(rows)) => {
+                        drop(this.remembered.lock().ignore_poison().rows.insert(part, rows));
+                    }
                     Ok(None) => {}
                     Err(error) => warn!(%error, "remembered rows are not loaded"),
                 }
@@ -102,14 +104,14 @@ impl Preload {
         name: &str,
         is_own: impl Fn(u32) -> bool,
     ) -> Option<Vec<u32>> {
-        let remembered = lock(&self.remembered);
+        let remembered = self.remembered.lock().ignore_poison();
         let rows = remembered.rows.get(&part)?.get(name)?;
         Some(rows.iter().copied().filter(|&row| is_own(row)).collect())
     }
 
     /// Drops the remembered rows once each of `n_shards` has called this.
     fn has_planned(&self, n_shards: usize) {
-        let mut remembered = lock(&self.remembered);
+        let mut remembered = self.remembered.lock().ignore_poison();
         remembered.n_shards += 1;
         if usize::from(remembered.n_shards) == n_shards {
             remembered.rows = BTreeMap::new();
@@ -118,11 +120,11 @@ impl Preload {
 
     /// Returns the first failure.
     pub(crate) fn fault(&self) -> Option<String> {
-        lock(&self.fault).clone()
+        self.fault.lock().ignore_poison().clone()
     }
 
     fn note_fault(&self, reason: &str) {
-        let mut fault = lock(&self.fault);
+        let mut fault = self.fault.lock().ignore_poison();
         if fault.is_none() {
             warn!(reason, "rows could not be loaded ahead, and are read when they are asked for");
             *fault = Some(reason.to_owned());
@@ -131,7 +133,7 @@ impl Preload {
 
     /// Takes what a shard's tiers hold, hottest first.
     fn add_resident(&self, rows: Vec<(PartId, String, Vec<u32>)>) {
-        let mut resident = lock(&self.resident);
+        let mut resident = self.resident.lock().ignore_poison();
         resident.n_shards += 1;
         for (part, tensor, rows) in rows {
             resident.rows.entry(part).or_default().entry(tensor).or_default().push(rows);
@@ -140,7 +142,7 @@ impl Preload {
 
     /// Writes down which rows were resident, once all shards have ended well.
     pub(crate) fn save(&self, partitions: &Partitions, n_shards: u16) {
-        let resident = std::mem::take(&mut *lock(&self.resident));
+        let resident = std::mem::take(&mut *self.resident.lock().ignore_poison());
         if resident.n_shards != n_shards {
             return;
         }
@@ -187,10 +189,6 @@ fn wanted(
 fn interleaved(lists: &[Vec<u32>]) -> Vec<u32> {
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest).flat_map(|at| lists.iter().filter_map(move |list| list.get(at).copied())).collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().ignore_poison()
 }
 
 #[cfg(test)]

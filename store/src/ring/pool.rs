@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
@@ -65,7 +65,7 @@ pub(crate) fn lend_ring<T>(
         return Ok(result);
     }
     let file = ring.detach();
-    let mut rings = lock(&lender.rings);
+    let mut rings = lender.rings.lock().ignore_poison();
     if rings.len() < MAX_IDLE {
         rings.push(ring);
     }
@@ -124,20 +124,20 @@ pub(crate) fn is_refused() -> bool {
 /// Makes rings that are idle forget a file; the others forget it when they come back.
 pub(super) fn forget(file: &ReadFile) {
     if let Some(pools) = POOLS.get() {
-        lock(&pools.rings).iter_mut().for_each(|ring| ring.forget(file));
+        pools.rings.lock().ignore_poison().iter_mut().for_each(|ring| ring.forget(file));
     }
 }
 
 /// Lends memory to `with`, for reads without a ring.
 pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T> {
     let pools = pools();
-    let idle = lock(&pools.arenas).pop();
+    let idle = pools.arenas.lock().ignore_poison().pop();
     let mut arena = match idle {
         Some(arena) => arena,
         None => new_arena(pools)?,
     };
     let result = with(&mut arena);
-    let mut idle = lock(&pools.arenas);
+    let mut idle = pools.arenas.lock().ignore_poison();
     // Memory that was not returned stays with its owner.
     if arena.is_whole() && idle.len() < MAX_IDLE {
         idle.push(arena);
@@ -147,7 +147,7 @@ pub(crate) fn lend_arena<T>(with: impl FnOnce(&mut Arena) -> T) -> io::Result<T>
 
 /// Takes an idle ring: one that knows the file already, or any.
 fn idle_ring(pools: &Pools, file: &ReadFile) -> Option<ReadRing> {
-    let mut rings = lock(&pools.rings);
+    let mut rings = pools.rings.lock().ignore_poison();
     let position = rings.iter().position(|ring| ring.knows(file));
     match position {
         Some(position) => Some(rings.swap_remove(position)),
@@ -160,9 +160,4 @@ fn note_refusal(error: &io::Error) {
     if Errno::from_io_error(error).is_some_and(|errno| refusals.contains(&errno)) {
         REFUSED.store(true, Ordering::Relaxed);
     }
-}
-
-/// Holds a list, which no panic leaves half-changed.
-fn lock<T>(list: &Mutex<Vec<T>>) -> MutexGuard<'_, Vec<T>> {
-    list.lock().ignore_poison()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use lodestore_graph::lock::IgnorePoison;
 use roaring::RoaringBitmap;
@@ -94,7 +94,7 @@ impl TensorHandle {
     /// were folded into later ones since.
     #[must_use]
     pub fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
-        let mut earlier = lock(&self.earlier);
+        let mut earlier = self.earlier.lock().ignore_poison();
         let current = self.current();
         if current.version() == version {
             return Some(current);
@@ -113,18 +113,18 @@ impl TensorHandle {
     /// file yet.
     #[must_use]
     pub fn n_pending(&self) -> u64 {
-        lock(&self.pending).values().map(|pending| pending.rows.len()).sum()
+        self.pending.lock().ignore_poison().values().map(|pending| pending.rows.len()).sum()
     }
 
     /// Returns the newest version that rows are pending for.
     pub(super) fn newest_pending(&self) -> Option<u32> {
-        lock(&self.pending).last_key_value().map(|(&version, _)| version)
+        self.pending.lock().ignore_poison().last_key_value().map(|(&version, _)| version)
     }
 
     /// Returns the number of earlier versions that are remembered, in use or not.
     #[cfg(test)]
     pub(super) fn n_earlier(&self) -> usize {
-        lock(&self.earlier).len()
+        self.earlier.lock().ignore_poison().len()
     }
 
     pub(super) fn catalog(&self) -> &Arc<Catalog> {
@@ -133,30 +133,30 @@ impl TensorHandle {
 
     /// Notes rows that were put for `version` and are durable.
     pub(super) fn add(&self, version: u32, rows: impl Iterator<Item = RowIdx>) {
-        let mut pending = lock(&self.pending);
+        let mut pending = self.pending.lock().ignore_poison();
         pending.entry(version).or_default().rows.extend(rows.map(|row| row.0));
     }
 
     /// Returns the rows that are pending for `version`, if there are any; no put may be for it any
     /// more.
     pub(super) fn pending_for(&self, version: u32) -> Option<PendingRows> {
-        lock(&self.pending).get(&version).cloned()
+        self.pending.lock().ignore_poison().get(&version).cloned()
     }
 
     /// Takes over the file that a commit has written of the rows that were pending for `version`.
     pub(super) fn set_prepared(&self, version: u32, delta: Arc<Layer>) {
-        *lock(&self.prepared) = Some(delta);
-        lock(&self.pending).remove(&version);
+        *self.prepared.lock().ignore_poison() = Some(delta);
+        self.pending.lock().ignore_poison().remove(&version);
     }
 
     /// Notes the file that a commit is about to record, or that it has.
     pub(super) fn set_unrecorded(&self, file: Option<PathBuf>) {
-        *lock(&self.unrecorded) = file;
+        *self.unrecorded.lock().ignore_poison() = file;
     }
 
     /// Removes a file that a commit has written and could not record: its rows are still pending.
     pub(super) fn remove_unrecorded(&self, device: &dyn FileSystem) -> Result<(), StoreError> {
-        let mut unrecorded = lock(&self.unrecorded);
+        let mut unrecorded = self.unrecorded.lock().ignore_poison();
         let Some(file) = &*unrecorded else { return Ok(()) };
         remove_if_there(device, file)?;
         *unrecorded = None;
@@ -165,7 +165,7 @@ impl TensorHandle {
 
     /// Returns the file that a commit has prepared, if it has one.
     pub(super) fn prepared(&self) -> Option<Arc<Layer>> {
-        lock(&self.prepared).clone()
+        self.prepared.lock().ignore_poison().clone()
     }
 
     /// Returns whether it was dropped since the graph was opened.
@@ -177,8 +177,8 @@ impl TensorHandle {
     /// Notes that it was dropped; no put and no commit may be under way.
     pub(super) fn set_dropped(&self) {
         self.is_dropped.store(true, Ordering::Release);
-        *lock(&self.prepared) = None;
-        lock(&self.pending).clear();
+        *self.prepared.lock().ignore_poison() = None;
+        self.pending.lock().ignore_poison().clear();
     }
 
     /// Takes over a version of the writer that is followed.
@@ -188,7 +188,7 @@ impl TensorHandle {
 
     /// Makes `version` the newest one, with what was prepared for it.
     pub(super) fn publish(&self, version: u32) {
-        let prepared = lock(&self.prepared).take();
+        let prepared = self.prepared.lock().ignore_poison().take();
         self.replace(|current| current.at(version, prepared.clone()));
     }
 
@@ -216,7 +216,7 @@ impl TensorHandle {
         loop {
             let seen = self.current();
             let made = Arc::new(make(&seen));
-            let mut earlier = lock(&self.earlier);
+            let mut earlier = self.earlier.lock().ignore_poison();
             let mut current = self.current.write().ignore_poison();
             if Arc::ptr_eq(&current, &seen) {
                 if seen.version() != made.version() {
@@ -228,9 +228,4 @@ impl TensorHandle {
             }
         }
     }
-}
-
-/// Locks a mutex, also a poisoned one: no holder of these locks leaves anything half-changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().ignore_poison()
 }

@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
 use lodestore_schema::reply::{Description, Role};
 
-use super::lock;
 use crate::address::Address;
 use crate::connection::{Connection, MapFailure};
 use crate::error::ClientError;
@@ -139,7 +139,7 @@ impl ClusterView {
     /// Locks the idle connections of this process to an endpoint; a forked child begins without.
     fn idle(&self, endpoint: usize) -> MutexGuard<'_, Vec<Connection>> {
         let none = || self.routes.endpoints.iter().map(|_| Mutex::default()).collect();
-        lock(&self.idle.get_or(|_| none())[endpoint])
+        self.idle.get_or(|_| none())[endpoint].lock().ignore_poison()
     }
 
     /// Returns whether a connection to an endpoint is idle.

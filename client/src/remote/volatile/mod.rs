@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::name::Name;
@@ -15,11 +16,11 @@ use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
 use lodestore_schema::{Reply, Request, RequestBody};
 
+use super::Client;
 use super::cluster_view::ClusterView;
 use super::describe::tensor_info;
 use super::pull::{FailedRequest, decisive_error};
 use super::retry::{RetryAction, RetryBudget};
-use super::{Client, lock};
 use crate::error::ClientError;
 use crate::route::PartSet;
 use crate::source::TensorInfo;
@@ -77,7 +78,7 @@ impl Client {
             match ask_all(&view, &servers, name, body, deadline) {
                 Ok(info) => {
                     let known = self.volatile.get_or(|_| Mutex::default());
-                    lock(known).insert(name.to_owned(), info.clone());
+                    known.lock().ignore_poison().insert(name.to_owned(), info.clone());
                     return Ok(info);
                 }
                 Err(failed) => view = self.retry_alone(view, vec![*failed], &mut retry)?,
@@ -164,7 +165,7 @@ fn wire_name(name: &str) -> Result<Name, ClientError> {
 impl VolatileSource for Client {
     fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError> {
         let known = self.volatile.get_or(|_| Mutex::default());
-        if let Some(info) = lock(known).get(name) {
+        if let Some(info) = known.lock().ignore_poison().get(name) {
             return Ok(info.clone());
         }
         self.ask_volatile(name, RequestBody::Volatile { tensor: wire_name(name)? })

@@ -165,7 +165,7 @@ impl PartCopy {
         if back.and_then(|()| graph.device().sync(graph.dir())).is_err()
             && graph.device().rename(&from, &to).is_ok()
         {
-            tracing::warn!("{}: nobody's until the disk is mended", to.display());
+            tracing::warn!("{}: no server owns this until the disk is repaired", to.display());
         }
         Err(StoreError::io(graph.dir(), "sync")(error))
     }

@@ -73,6 +73,7 @@ impl GraphHandle {
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
             coming: Mutex::default(),
+            cut_after: AtomicU32::new(u32::MAX),
         };
         if mode == OpenMode::Write {
             // A commit that was cut off has reached some partitions and not others.

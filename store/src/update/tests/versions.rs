@@ -335,7 +335,7 @@ fn a_compaction_folds_nothing_of_versions_after_the_one_that_it_began_with() {
     put(&live, "feat", &[1], 2);
     live.commit_version().unwrap();
     let parts = live.open_parts();
-    let of = |version| Folded::of(&parts[0], 1, version, Folding::All);
+    let of = |version| Folded::of(&parts[0], 1, version, Folding::All, &[]);
     let folded = of(began_with).unwrap();
     live.fold(&folded, &parts[0], &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(seqs(&at(&live, began_with).unwrap(), "feat")[1], 1);

@@ -3,6 +3,7 @@
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
 use lodestore_store::follow::Coverage;
+use uuid::Uuid;
 
 use crate::publication::Published;
 
@@ -95,6 +96,16 @@ pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
 }
 
+/// Returns whether partitions have made a version by one commit, as far as their labels say so.
+///
+/// A label is a UUID of version 7, drawn once for all partitions of a commit. Older releases drew a
+/// number of version 4 for each partition, which says nothing of the others.
+pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = Option<Uuid>>) -> bool {
+    let is_label = |commit: &Uuid| commit.get_version_num() == 7;
+    let mut labels = commits.into_iter().flatten().filter(is_label);
+    labels.next().is_none_or(|first| labels.all(|label| label == first))
+}
+
 /// The next request of the search, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -114,6 +125,8 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub(crate) struct CompleteSearch {
     wanted: Option<u32>,
+    /// Later versions are of several commits.
+    highest: u32,
     /// The publications that were read of each partition, ascending.
     read: Vec<Vec<Seen>>,
 }
@@ -121,12 +134,19 @@ pub(crate) struct CompleteSearch {
 impl CompleteSearch {
     /// Begins at the newest publication of each partition.
     pub(crate) fn new(newest: Vec<Seen>, wanted: Option<u32>) -> Self {
-        Self { wanted, read: newest.into_iter().map(|seen| vec![seen]).collect() }
+        let read = newest.into_iter().map(|seen| vec![seen]).collect();
+        Self { wanted, highest: u32::MAX, read }
+    }
+
+    /// Looks for a version before one that was found.
+    pub(crate) fn reject(&mut self, version: u32) {
+        self.highest = version.saturating_sub(1);
     }
 
     pub(crate) fn next(&self) -> Step {
         let newest = self.read.iter().filter_map(|part| part.last());
-        let mut version = self.wanted.unwrap_or(newest.map(|it| it.version).min().unwrap_or(0));
+        let newest = newest.map(|it| it.version).min().unwrap_or(0).min(self.highest);
+        let mut version = self.wanted.unwrap_or(newest);
         let mut at = 0;
         while at < self.read.len() {
             let part = &self.read[at];
@@ -199,6 +219,17 @@ pub(crate) mod tests {
             prop_assert!(n_reads <= parts.iter().map(Vec::len).sum::<usize>());
             prop_assert_eq!(found, naive(&parts, wanted));
         }
+    }
+
+    #[test]
+    fn labels_are_compared_and_numbers_of_partitions_are_not() {
+        let label =
+            |n: u8| Some(uuid::Builder::from_unix_timestamp_millis(9, &[n; 10]).into_uuid());
+        let number = || Some(Uuid::new_v4());
+        assert!(are_of_one_commit([]));
+        assert!(are_of_one_commit([label(1), None, number(), label(1)]));
+        assert!(are_of_one_commit([number(), number()]));
+        assert!(!are_of_one_commit([label(1), number(), label(2)]));
     }
 
     /// Returns publications of a partition, ascending: versions that never fall, with folded

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lodestore_graph::PartId;
-use lodestore_store::Graph;
 use lodestore_store::file_system::FileSystem;
+use lodestore_store::{CommitId, Graph, VersionId};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -42,14 +42,7 @@ pub(crate) struct Epochs {
 pub(crate) struct Owned {
     pub(crate) epoch: u32,
     /// The newest version that it has published; `None` where only the epoch is known.
-    pub(crate) published: Option<PublishedVersion>,
-}
-
-/// A version with the commit that has made it; nil for that of an import.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PublishedVersion {
-    pub(crate) version: u32,
-    pub(crate) commit: Uuid,
+    pub(crate) published: Option<VersionId>,
 }
 
 impl Epochs {
@@ -101,8 +94,9 @@ impl Epochs {
                 .to_owned();
         for ((url, part), Owned { epoch, published }) in &self.owned {
             match published {
-                Some(PublishedVersion { version, commit }) => {
-                    writeln!(text, "{part} {epoch}@{version}:{} {url}", commit.simple())
+                Some(VersionId { number, commit }) => {
+                    let commit = Uuid::from_bytes(commit.to_bytes()).simple();
+                    writeln!(text, "{part} {epoch}@{number}:{commit} {url}")
                 }
                 None => writeln!(text, "{part} {epoch} {url}"),
             }
@@ -166,8 +160,8 @@ fn parse_owned(text: &str) -> Option<Owned> {
         return Some(Owned { epoch: text.parse().ok()?, published: None });
     };
     let (version, commit) = published.split_once(':')?;
-    let published =
-        PublishedVersion { version: version.parse().ok()?, commit: Uuid::try_parse(commit).ok()? };
+    let commit = CommitId::from_bytes(Uuid::try_parse(commit).ok()?.into_bytes());
+    let published = VersionId::new(version.parse().ok()?, commit);
     Some(Owned { epoch: epoch.parse().ok()?, published: Some(published) })
 }
 
@@ -181,8 +175,8 @@ mod tests {
     const A: &str = "s3://a/g";
 
     fn owned(epoch: u32, version: u32) -> Owned {
-        let commit = Uuid::from_u128(u128::from(version) << 64);
-        Owned { epoch, published: Some(PublishedVersion { version, commit }) }
+        let commit = CommitId::from_bytes([version as u8; 16]);
+        Owned { epoch, published: Some(VersionId::new(version, commit)) }
     }
 
     fn read(device: &Arc<dyn FileSystem>, dir: &Path, url: &str) -> Epochs {
@@ -249,7 +243,7 @@ mod tests {
                     Ok(epochs) => epochs.of(PartId(0)),
                     Err(error) => return Some(format!("after {after}, seed {seed}: {error}")),
                 };
-                let version = found.and_then(|it| it.published).map_or(0, |it| it.version);
+                let version = found.and_then(|it| it.published).map_or(0, |it| it.number);
                 if version < n_acknowledged || version > n_acknowledged + 1 {
                     return Some(format!("after {after}, seed {seed}: {found:?}"));
                 }

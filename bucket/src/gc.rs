@@ -278,7 +278,7 @@ impl Bucket {
         let (mut publications, mut commits) = (Vec::new(), BTreeMap::new());
         while let Some((seen, of_it)) = read.try_next().await? {
             publications.push(seen);
-            commits.extend(of_it);
+            commits.extend(of_it.into_iter().map(|it| (it.number, it.commit)));
         }
         let age = |seen: &Seen| ages.get(&publication_key(part, seen.sequence)).copied();
         let ages = publications.iter().map(|seen| age(seen).unwrap_or_default()).collect();

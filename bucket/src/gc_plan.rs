@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lodestore_graph::PartId;
-use uuid::Uuid;
+use lodestore_store::CommitId;
 
 use crate::search::{Seen, are_of_one_commit, highest_up_to, source_of};
 
@@ -19,7 +19,7 @@ pub(crate) struct PartHistory {
     pub(crate) publications: Vec<Seen>,
     pub(crate) ages: Vec<Duration>,
     /// The commits of versions, as far as they are known.
-    pub(crate) commits: BTreeMap<u32, Uuid>,
+    pub(crate) commits: BTreeMap<u32, CommitId>,
 }
 
 /// The versions that are kept beside the newest publications.
@@ -60,7 +60,9 @@ pub(crate) fn removed_publications(parts: &[PartHistory], keep: &Keep) -> Vec<Ve
 fn complete_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
     loop {
         version = held_up_to(parts, version)?;
-        if are_of_one_commit(parts.iter().map(|part| part.commits.get(&version).copied())) {
+        if are_of_one_commit(
+            parts.iter().map(|part| part.commits.get(&version).copied().unwrap_or_default()),
+        ) {
             return Some(version);
         }
         version = version.checked_sub(1)?;
@@ -233,8 +235,8 @@ mod tests {
 
     #[test]
     fn a_version_of_two_commits_is_not_counted() {
-        let label = |n: u8| uuid::Builder::from_unix_timestamp_millis(9, &[n; 10]).into_uuid();
-        let part = |commit_of_3: u8| PartHistory {
+        let of_2 = CommitId::draw();
+        let part = |of_3: CommitId| PartHistory {
             part: PartId(0),
             publications: (1..=3)
                 .map(|version| Seen {
@@ -248,12 +250,13 @@ mod tests {
                 })
                 .collect(),
             ages: vec![300 * HOUR, 200 * HOUR, 100 * HOUR],
-            commits: BTreeMap::from([(2, label(2)), (3, label(commit_of_3))]),
+            commits: BTreeMap::from([(2, of_2), (3, of_3)]),
         };
         let keep = Keep { n_versions: 1, pinned: BTreeSet::new(), grace: GRACE };
-        let removed = removed_publications(&[part(3), part(4)], &keep);
+        let (a, b) = (CommitId::draw(), CommitId::draw());
+        let removed = removed_publications(&[part(a), part(b)], &keep);
         assert_eq!(removed, [vec![1], vec![1]], "version 2 is the newest complete one");
-        let removed = removed_publications(&[part(3), part(3)], &keep);
+        let removed = removed_publications(&[part(a), part(a)], &keep);
         assert_eq!(removed, [vec![1, 2], vec![1, 2]]);
     }
 

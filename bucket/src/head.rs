@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_store::follow::{Manifest, Succession};
+use lodestore_store::{CommitId, GraphHandle, VersionId};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
-use crate::epochs::{Epochs, PublishedVersion};
+use crate::epochs::Epochs;
 use crate::error::BucketError;
 use crate::layout::{publication_key, publications_prefix};
 use crate::publication::{GraphIdentity, Publication, Published, PublishedFile};
@@ -23,7 +24,7 @@ pub(crate) struct Head {
     pub(crate) last: Option<Last>,
     pub(crate) standing: Standing,
     /// The newest version that the folder has published, as it has recorded it.
-    pub(crate) recorded: Option<PublishedVersion>,
+    pub(crate) recorded: Option<VersionId>,
     /// The folder has other rows of the version that is published: a tensor was imported again.
     pub(crate) is_stale: bool,
 }
@@ -145,7 +146,7 @@ impl Bucket {
         &self,
         last: &Publication,
         ours: &Manifest,
-        recorded: Option<PublishedVersion>,
+        known: Known,
         folder: Folder,
     ) -> Result<bool, BucketError> {
         let theirs = &last.manifest;
@@ -155,11 +156,13 @@ impl Bucket {
             Succession::Same => Ok(is_same()),
             Succession::Earlier => Err(self.behind(last, ours)),
             Succession::Apart | Succession::Unknown
-                if continues_unknown(ours, theirs, recorded, folder) =>
+                if continues_unknown(ours, theirs, known, folder) =>
             {
                 Ok(ours.version() == theirs.version() && is_same())
             }
             Succession::Apart => Err(self.fenced(last)),
+            // It was made here by another commit, as the catalog says.
+            Succession::Unknown if known.commit.is_known() => Err(self.fenced(last)),
             // The folder is behind, whatever its history: the bucket is not.
             Succession::Unknown if ours.version() < last.version() => Err(self.behind(last, ours)),
             Succession::Unknown => {
@@ -185,7 +188,7 @@ impl Bucket {
         publication: Publication,
     ) -> Result<Option<Last>, BucketError> {
         if self.publish(graph, &publication).await? {
-            head.recorded = Some(recorded(&publication));
+            head.recorded = Some(publication.manifest.version_id());
             let bytes = publication.to_bytes();
             head.last = Some(Last::new(publication, &bytes));
             head.standing = Standing::Own;
@@ -262,44 +265,50 @@ impl Bucket {
     }
 }
 
-/// Returns whether a manifest continues a published one, although its folder does not know by which
-/// commit that was made.
+/// What a folder knows of a published version beside its manifest, which lists its last commits
+/// alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The commit that made the published version here, as the catalog says.
+    commit: CommitId,
+    /// The newest version that the folder has published, as it has recorded it.
+    recorded: Option<VersionId>,
+}
+
+impl Known {
+    pub(crate) fn of(
+        live: &GraphHandle,
+        last: &Publication,
+        recorded: Option<VersionId>,
+    ) -> Result<Self, BucketError> {
+        Ok(Self { commit: live.commit_of(last.part(), last.version())?, recorded })
+    }
+}
+
+/// Returns whether a manifest continues a published one, although it does not list by which commit
+/// that was made.
 ///
-/// The record of the folder says so, or the files of the published version that the folder has. A
-/// takeover vouches for the rest, as far as no file of both contradicts it.
-fn continues_unknown(
-    ours: &Manifest,
-    published: &Manifest,
-    recorded: Option<PublishedVersion>,
-    folder: Folder,
-) -> bool {
+/// The catalog of the folder says so, or its record, or the files of the published version that the
+/// folder has. A takeover vouches for the rest, as far as no file of both contradicts it.
+fn continues_unknown(ours: &Manifest, published: &Manifest, known: Known, folder: Folder) -> bool {
     let version = published.version();
-    if ours.graph() != published.graph()
-        || ours.version() < version
-        || ours.commit_of(version).is_some()
-    {
+    if ours.graph() != published.graph() || ours.version() < version {
         return false;
     }
-    let commit = published.commit_of(version).unwrap_or_default();
-    let has_its_files = || {
-        let at_it = ours.at(version);
-        at_it.is_some_and(|at_it| {
-            at_it.files().eq(published.files()) && at_it.has_rows_of(published)
-        })
-    };
+    let id = published.version_id();
+    if known.commit.is_known() {
+        return known.commit == id.commit;
+    }
     let common = ours.common_files(published);
     if common.different > 0 {
         return false;
     }
+    let at_it = ours.at(version);
+    let has_its_files = at_it
+        .is_some_and(|at_it| at_it.files().eq(published.files()) && at_it.has_rows_of(published));
     let is_forgotten = ours.succession(published) == Succession::Unknown;
-    recorded == Some(PublishedVersion { version, commit })
-        || has_its_files()
-        || folder == Folder::TakesOver && (is_forgotten || common.same > 0)
-}
-
-fn recorded(publication: &Publication) -> PublishedVersion {
-    let (version, manifest) = (publication.version(), &publication.manifest);
-    PublishedVersion { version, commit: manifest.commit_of(version).unwrap_or_default() }
+    let is_vouched_for = folder == Folder::TakesOver && (is_forgotten || common.same > 0);
+    known.recorded == Some(id) || has_its_files || is_vouched_for
 }
 
 impl Standing {
@@ -314,10 +323,10 @@ impl Standing {
 
 impl Head {
     /// Returns the newest published version, if the folder has published or continues it.
-    pub(crate) fn continued(&self) -> Option<PublishedVersion> {
+    pub(crate) fn continued(&self) -> Option<VersionId> {
         let last = self.last.as_ref().filter(|_| self.standing != Standing::Found);
         last.filter(|_| self.standing != Standing::Overtaken)
-            .map(|last| recorded(&last.publication))
+            .map(|last| last.publication.manifest.version_id())
     }
 
     /// Returns the number of the newest publication; 0 before the first.

@@ -10,7 +10,7 @@ use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use crate::bucket::{Bucket, Reached};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Folder, Head, Standing};
+use crate::head::{Folder, Head, Known, Standing};
 use crate::lease::UploadLease;
 use crate::push::{Round, Running, identity_of};
 
@@ -207,7 +207,8 @@ impl Bucket {
         if let Some(last) = &head.last {
             let files = live.part_files(head.part)?;
             let (last, ours) = (&last.publication, files.manifest());
-            let is_there = self.is_published(last, ours, head.recorded, folder)?;
+            let known = Known::of(live, last, head.recorded)?;
+            let is_there = self.is_published(last, ours, known, folder)?;
             head.is_stale = !is_there && ours.version() == last.version();
         }
         head.standing = Standing::Continued;

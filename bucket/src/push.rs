@@ -21,7 +21,7 @@ use crate::Progress;
 use crate::bucket::{Bucket, N_PARALLEL};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Folder, Head, Standing};
+use crate::head::{Folder, Head, Known, Standing};
 use crate::layout::{
     CHUNK_BYTES, ChunkId, UploadId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix,
 };
@@ -242,9 +242,14 @@ impl Bucket {
         let files = Arc::new(round.files(part)?);
         let ours = files.manifest();
         let last = head.last.as_ref().map(|last| &*last.publication);
-        let is_there = match last
-            .map(|last| self.is_published(last, ours, head.recorded, Folder::Continues))
-        {
+        let compared = match last {
+            Some(last) => {
+                let known = Known::of(round.live, last, head.recorded)?;
+                Some(self.is_published(last, ours, known, Folder::Continues))
+            }
+            None => None,
+        };
+        let is_there = match compared {
             None => false,
             Some(Err(BucketError::UnknownHistory { .. }))
                 if matches!(head.standing, Standing::Continued | Standing::Own) =>
@@ -303,7 +308,8 @@ impl Bucket {
         let Some(last) = &head.last else { return Ok(false) };
         let newest = live.part_files(head.part)?;
         let (last, ours) = (&last.publication, newest.manifest());
-        Ok(self.is_published(last, ours, head.recorded, Folder::Continues).is_ok())
+        let known = Known::of(live, last, head.recorded)?;
+        Ok(self.is_published(last, ours, known, Folder::Continues).is_ok())
     }
 
     /// Returns the chunks of a partition with their lengths.

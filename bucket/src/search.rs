@@ -2,8 +2,8 @@
 //!
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
+use lodestore_store::CommitId;
 use lodestore_store::follow::Coverage;
-use uuid::Uuid;
 
 use crate::publication::Published;
 
@@ -96,14 +96,11 @@ pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
 }
 
-/// Returns whether partitions have made a version by one commit, as far as their labels say so.
-///
-/// A label is a UUID of version 7, drawn once for all partitions of a commit. Older releases drew a
-/// number of version 4 for each partition, which says nothing of the others.
-pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = Option<Uuid>>) -> bool {
-    let is_label = |commit: &Uuid| commit.get_version_num() == 7;
-    let mut labels = commits.into_iter().flatten().filter(is_label);
-    labels.next().is_none_or(|first| labels.all(|label| label == first))
+/// Returns whether partitions have made a version by one commit, as far as their ids say so: an id
+/// of an older release was drawn for each partition, and says nothing of the others.
+pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = CommitId>) -> bool {
+    let mut shared = commits.into_iter().filter(|commit| commit.is_shared());
+    shared.next().is_none_or(|first| shared.all(|commit| commit == first))
 }
 
 /// The next request of the search, or its result.
@@ -222,14 +219,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn labels_are_compared_and_numbers_of_partitions_are_not() {
-        let label =
-            |n: u8| Some(uuid::Builder::from_unix_timestamp_millis(9, &[n; 10]).into_uuid());
-        let number = || Some(Uuid::new_v4());
+    fn shared_ids_are_compared_and_those_of_partitions_are_not() {
+        let (a, b) = (CommitId::draw(), CommitId::draw());
+        let of_part =
+            |n: u8| CommitId::from_bytes([n, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
         assert!(are_of_one_commit([]));
-        assert!(are_of_one_commit([label(1), None, number(), label(1)]));
-        assert!(are_of_one_commit([number(), number()]));
-        assert!(!are_of_one_commit([label(1), number(), label(2)]));
+        assert!(are_of_one_commit([a, CommitId::UNKNOWN, of_part(1), a]));
+        assert!(are_of_one_commit([of_part(1), of_part(2)]));
+        assert!(!are_of_one_commit([a, of_part(1), b]));
     }
 
     /// Returns publications of a partition, ascending: versions that never fall, with folded

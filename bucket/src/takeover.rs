@@ -12,7 +12,7 @@ use crate::Progress;
 use crate::bucket::Bucket;
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Folder, Head, Last, Standing};
+use crate::head::{Folder, Head, Known, Last, Standing};
 use crate::layout::publications_prefix;
 use crate::publication::{GraphIdentity, Publication};
 use crate::pull::{PullReport, is_in};
@@ -119,10 +119,10 @@ impl Takeover<'_, '_> {
         let (graph, options) = (Graph::open(self.dir)?, OpenOptions::default());
         let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         let files = live.part_files(part)?;
-        let known = Epochs::read(live.graph(), self.bucket)?.of(part);
-        let recorded = known.and_then(|known| known.published);
-        let ours = files.manifest();
-        match self.bucket.is_published(publication, ours, recorded, Folder::TakesOver) {
+        let owned = Epochs::read(live.graph(), self.bucket)?.of(part);
+        let recorded = owned.and_then(|owned| owned.published);
+        let known = Known::of(&live, publication, recorded)?;
+        match self.bucket.is_published(publication, files.manifest(), known, Folder::TakesOver) {
             Err(BucketError::Behind { .. }) => Ok(true),
             Ok(_) => Ok(false),
             Err(error) => Err(error),

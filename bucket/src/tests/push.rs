@@ -220,7 +220,7 @@ fn a_folder_knows_what_it_has_published_after_more_commits_than_its_catalog_keep
     push(&bucket(&memory), &graph).unwrap();
     let copy = dir.path().join("copy");
     bucket(&memory).pull(&copy, &PullOptions::default(), &mut |_, _| {}).unwrap();
-    let many = lodestore_store::limits::COMMITS_KEPT + 5;
+    let many = lodestore_store::limits::COMMITS_LISTED + 5;
     let other = open(&copy, OpenMode::Write);
     for _ in 0..many {
         live.commit_version().unwrap();

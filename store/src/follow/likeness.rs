@@ -1,9 +1,8 @@
 //! Comparison of two manifests of a partition by their files.
 
-use uuid::Uuid;
-
 use super::{Manifest, ManifestTensor};
 use crate::catalog::SegmentRecord;
+use crate::version_id::VersionId;
 
 /// Files of two manifests that have rows of the same versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,16 +21,9 @@ struct File<'a> {
 }
 
 impl Manifest {
-    /// Returns the commit that has made a version; `None` for the version of an import, and where
-    /// the commit is not known.
-    #[must_use]
-    pub fn commit_of(&self, version: u32) -> Option<Uuid> {
-        self.commits.iter().find(|it| it.version == version).map(|it| it.id)
-    }
-
-    /// Versions with the commits that have made them, as far as they are known, ascending.
-    pub fn commits(&self) -> impl Iterator<Item = (u32, Uuid)> {
-        self.commits.iter().map(|it| (it.version, it.id))
+    /// Versions with the commits that made them, as far as they are listed, ascending.
+    pub fn commits(&self) -> impl Iterator<Item = VersionId> {
+        self.commits.iter().copied()
     }
 
     /// Returns whether two manifests of one version of a history have the same rows: the same
@@ -47,7 +39,8 @@ impl Manifest {
     pub fn common_files(&self, other: &Self) -> CommonFiles {
         let mut common = CommonFiles::default();
         for tensor in &self.tensors {
-            let Some(theirs) = other.tensors.iter().find(|it| it.name == tensor.name) else {
+            let Some(theirs) = other.tensors.iter().find(|it| it.is_of(&tensor.name, tensor.uuid))
+            else {
                 continue;
             };
             for ours in files_of(tensor) {
@@ -112,6 +105,8 @@ fn are_folds(a: &ManifestTensor, b: &ManifestTensor) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::super::manifest::tests::{manifest, record};
     use super::*;
     use crate::catalog::DeltaRecord;
@@ -149,7 +144,11 @@ mod tests {
         let split = &mut folded.tensors[0].deltas;
         split[0].version = 5;
         assert!(!folded.has_rows_of(&whole), "a part of a file is no fold");
-        assert_eq!(whole.commit_of(7), Some(Uuid::from_bytes([7; 16])));
-        assert_eq!(whole.commit_of(3), None);
+        let mut again = segment.clone();
+        again.tensors[0].uuid = Uuid::from_u128(8);
+        assert!(!again.has_rows_of(&whole), "a tensor of the same name");
+        assert_eq!(again.common_files(&whole), CommonFiles { same: 1, different: 0 });
+        let known: Vec<u32> = whole.commits().map(|commit| commit.number).collect();
+        assert_eq!(known, [7, 8]);
     }
 }

@@ -5,6 +5,8 @@
 
 #[path = "updating/concurrent.rs"]
 mod concurrent;
+#[path = "updating/cuts.rs"]
+mod cuts;
 #[path = "../../tests/support/edges.rs"]
 mod edges;
 #[path = "updating/frames.rs"]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
+use lodestore_client::{Client, ClientConfig, ClientError, Pin, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::{FailureCode, Reply, RequestBody};
@@ -244,7 +244,7 @@ fn a_pinned_reader_has_the_same_rows_while_others_put_and_commit() {
     let writing = client(&addresses);
     put(&writing, &all_nodes(), 1).unwrap();
     writing.wait_for_followers(writing.commit().unwrap(), 1).unwrap();
-    let pin = ClientConfig { pin: true, ..ClientConfig::default() };
+    let pin = ClientConfig { pin: Some(Pin::Newest), ..ClientConfig::default() };
     let pinned = Client::connect(&addresses, pin).unwrap();
     let expected = rows_of(&pinned);
     assert_eq!(turn_of(&expected), 1);

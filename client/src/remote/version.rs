@@ -7,11 +7,13 @@ use lodestore_graph::PartId;
 use lodestore_schema::reply::{Description, Role};
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{Reply, Request, RequestBody};
 
 use super::Client;
 use super::cluster_view::ClusterView;
 use super::describe::{ask_server, describe, stats};
+use super::pin::common;
 use super::retry::{RetryAction, RetryBudget};
 use crate::address::Address;
 use crate::error::ClientError;
@@ -40,6 +42,33 @@ pub struct CommitOutcome {
 }
 
 impl Client {
+    /// Returns the version that unpinned gathers read at least: the newest of which every partition
+    /// has a server that answers now, or what this client has committed or seen. For a pinned client
+    /// it is the version that it keeps to. Its tag is 0 where the partitions have no commit in common.
+    ///
+    /// # Errors
+    /// No server that has some partition answers.
+    pub fn version_id(&self) -> Result<VersionTag, ClientError> {
+        if let Some(pinned) = &self.pinned {
+            return Ok(pinned.version(self.book.parts()));
+        }
+        let deadline = Instant::now() + self.config.deadline;
+        let (servers, mut failure) = self.ask_living(deadline)?;
+        let known = self.view();
+        let mut versions = Vec::new();
+        for part in self.book.parts() {
+            let states = servers.iter().filter_map(|(_, it)| it.state(part.0));
+            let newest = states.map(|it| it.version_tag()).max_by_key(|it| it.number);
+            match newest {
+                Some(newest) => versions.push(newer(self.floors.of(part), newest)),
+                // A client of some of the partitions has no other.
+                None if known.routes.servers_of(part).is_empty() => {}
+                None => return Err(failure.take().unwrap_or(ClientError::NoReplica { part })),
+            }
+        }
+        Ok(common(versions.into_iter()))
+    }
+
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
     ///
@@ -160,11 +189,11 @@ impl Client {
         let mut highest = version;
         for &writer in writers {
             let address = view.address(writer);
-            let body = RequestBody::Commit { version, step };
+            let body = RequestBody::Commit { version, step, label: 0 };
             let request = Request { graph: view.graph, ..Request::new(body) };
             let commit =
                 || match ask_server(address, &self.config.security, request.clone(), deadline)? {
-                    Reply::Committed { version } => Ok(version),
+                    Reply::Committed { version, .. } => Ok(version),
                     _ => Err(ClientError::Confused { address: address.clone() }),
                 };
             highest = highest.max(self.patiently(deadline, commit)?);
@@ -185,7 +214,9 @@ impl Client {
             let (address, other) = (address.clone(), address.clone());
             return Err(ClientError::GraphsDiffer { address, other });
         }
-        found.held().for_each(|(part, it)| self.floors.raise(PartId(part), it.version));
+        let mut held = found.held();
+        held.try_for_each(|(part, it)| self.floors.raise(PartId(part), it.version_tag(), address))?;
+        drop(held);
         Ok(found)
     }
 
@@ -196,8 +227,8 @@ impl Client {
     pub fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         loop {
-            let view = self.ask_versions(deadline)?;
-            let behind = self.book.parts().find_map(|part| behind(&view, part, version, wanted));
+            let (servers, _) = self.ask_living(deadline)?;
+            let behind = self.book.parts().find_map(|part| behind(&servers, part, version, wanted));
             let Some(error) = behind else { return Ok(()) };
             if Instant::now() + POLL >= deadline {
                 return Err(error);
@@ -273,6 +304,11 @@ impl Client {
     }
 }
 
+/// Returns the later of a floor and a version that is served.
+fn newer(floor: VersionTag, served: VersionTag) -> VersionTag {
+    if floor.number > served.number { floor } else { served }
+}
+
 /// Returns an error where fewer followers than wanted have a version of a partition that has a
 /// writer.
 fn behind(
@@ -327,7 +363,7 @@ mod tests {
     #[test]
     fn followers_that_lack_a_version_are_named_and_a_server_counts_once() {
         let server = |port: u16, role, version, instance| {
-            let states = vec![PartState { version, role }];
+            let states = vec![PartState { version, role, ..PartState::default() }];
             let description =
                 Description { parts: vec![0], states, instance, ..Description::default() };
             (format!("127.0.0.1:{port}").parse::<Address>().unwrap(), description)

@@ -68,6 +68,21 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
+    /// Inserts all partitions of another set.
+    pub(crate) fn insert_all(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            *word |= more;
+        }
+    }
+
+    /// Returns whether a partition is in it.
+    pub(crate) fn contains(&self, part: PartId) -> bool {
+        self.0.get(part.index() / 64).is_some_and(|word| word >> (part.index() % 64) & 1 == 1)
+    }
+
     /// Returns its partitions, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))

@@ -13,6 +13,7 @@ fn server(parts: &[u16], n_shards: u16) -> Description {
         width: 1,
         row_bytes: 4,
         stripe_rows: 2,
+        uuid: [0; 16],
     };
     Description {
         graph: [7; 16],
@@ -115,6 +116,11 @@ fn partitions_of_a_set_are_those_put_in_also_past_a_word() {
     let parts = [0, 62, 63, 64, 127, 128, 65_534];
     parts.iter().for_each(|&part| set.insert(PartId(part)));
     assert!(set.indexes().eq(parts.map(usize::from)));
+    assert!(set.contains(PartId(64)) && !set.contains(PartId(65)) && !set.contains(PartId(65_535)));
+    let mut joined = PartSet::default();
+    joined.insert(PartId(1));
+    joined.insert_all(&set);
+    assert_eq!(joined.iter().count(), parts.len() + 1);
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Installer {
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
-        let seen = self.partitions.committed(Some(part));
+        let seen = self.partitions.seen(Some(part));
         let (done, all_done) = mpsc::channel();
         for mailbox in &*self.mailboxes {
             mailbox.send(|| Event::Installed(part, done.clone()));
@@ -90,7 +90,7 @@ impl Installer {
             let switched = all_done.recv_timeout(left).map_err(why_silent)?;
             switched.map_err(|refusal| refusal.message)?;
         }
-        self.partitions.note_served(&seen);
+        self.partitions.note_served(seen);
         Ok(())
     }
 }

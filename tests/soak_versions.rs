@@ -46,7 +46,10 @@ fn number(name: &str) -> Option<f64> {
 
 fn connect(addresses: &[String], pin: bool) -> Result<Client, ClientError> {
     let deadline = Duration::from_secs(10);
-    Client::connect(addresses, ClientConfig { deadline, pin: pin.then_some(Pin::Newest), ..ClientConfig::default() })
+    Client::connect(
+        addresses,
+        ClientConfig { deadline, pin: pin.then_some(Pin::Newest), ..ClientConfig::default() },
+    )
 }
 
 /// Repeats a call until it succeeds.

@@ -57,9 +57,9 @@ pub mod volatile;
 
 pub use address::Address;
 pub use error::ClientError;
-pub use lodestore_schema::versions::VersionTag;
 pub use gather_queue::GatherQueue;
 pub use loader::BatchLoader;
+pub use lodestore_schema::versions::VersionTag;
 pub use prefetch::Prefetcher;
 pub use remote::{Client, ClientConfig, Pin};
 pub use security::Security;

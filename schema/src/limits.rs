@@ -114,4 +114,7 @@ const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
 const _: () = assert!(size_of::<u32>() + ROW_BYTES_MAX <= PUSH_BODY_BYTES_MAX);
-const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize + 24 * FOLLOWERS_MAX);
+const _: () = assert!(
+    REPLY_HEAD_BYTES_MAX
+        >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize + 24 * FOLLOWERS_MAX
+);

@@ -88,7 +88,9 @@ mod tests {
             Declared { range_rows: 2, ..shape.clone() },
             shape,
         ];
-        for (name, shape) in ["h", "hf"].into_iter().flat_map(|it| shapes.iter().map(move |s| (it, s))) {
+        for (name, shape) in
+            ["h", "hf"].into_iter().flat_map(|it| shapes.iter().map(move |s| (it, s)))
+        {
             assert!(tags.insert(volatile_tag(graph, name, shape)), "{name} {shape:?}");
         }
     }

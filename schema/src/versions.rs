@@ -158,7 +158,8 @@ mod tests {
 
     fn list(versions: &[(u32, u64)]) -> Vec<PartVersion> {
         let all = (0..).zip(versions);
-        let one = |(part, &(number, tag))| PartVersion { part, version: VersionTag { number, tag } };
+        let one =
+            |(part, &(number, tag))| PartVersion { part, version: VersionTag { number, tag } };
         all.map(one).collect()
     }
 

@@ -9,16 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_schema::Versions;
 use lodestore_schema::versions::{PartVersion, VersionTag};
-use lodestore_store::{CommitId, GraphHandle};
 use lodestore_store::update::{GraphVersion, TensorVersion};
+use lodestore_store::{CommitId, GraphHandle};
 
 /// A partition at one version, whose files stay while this lives.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PartCut {
     pub(crate) version: VersionTag,
     /// In the order of the graph's description.
     tensors: Vec<Arc<TensorVersion>>,
+    /// The last versions that were served before, ascending, [`EARLIER_MAX`] at most.
+    earlier: Vec<VersionTag>,
 }
+
+/// Versions of which a partition remembers the commit without its catalog: those that clients were
+/// answered by a moment ago.
+const EARLIER_MAX: usize = 16;
 
 /// One version of each partition.
 #[derive(Debug)]
@@ -45,7 +51,23 @@ impl PartCut {
         let at = |position| live.tensor(part, position)?.at(number);
         let tensors = (0..n_tensors).map(at).collect::<Option<Vec<_>>>()?;
         let version = VersionTag { number, tag: commit_tag(live, part, number) };
-        Some(Arc::new(Self { version, tensors }))
+        Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
+    }
+
+    /// Returns the same version, which takes the place of `before`.
+    pub(crate) fn after(&self, before: &Self) -> Self {
+        let mut earlier = before.earlier.clone();
+        if before.version.number != self.version.number {
+            earlier.push(before.version);
+        }
+        let n_more = earlier.len().saturating_sub(EARLIER_MAX);
+        earlier.drain(..n_more);
+        Self { earlier, ..self.clone() }
+    }
+
+    /// Returns the version of a number that was served before, if that is known.
+    pub(crate) fn earlier(&self, number: u32) -> Option<VersionTag> {
+        self.earlier.iter().find(|it| it.number == number).copied()
     }
 
     /// Returns whether `other` is a later version, or the same one in other files.
@@ -71,17 +93,20 @@ impl Cut {
     pub(crate) fn pinned(live: &GraphHandle, at: &GraphVersion, n_tensors: usize) -> Self {
         let number = at.version();
         let of_part = |part: PartId| {
-            let tensors: Option<Vec<_>> =
-                (0..n_tensors).map(|position| at.tensor(part, position).cloned()).collect();
+            let tensors = (0..n_tensors).map(|position| at.tensor(part, position).cloned());
+            let tensors = tensors.collect::<Option<Vec<_>>>()?;
             let version = VersionTag { number, tag: commit_tag(live, part, number) };
-            Some(Arc::new(PartCut { version, tensors: tensors? }))
+            Some(Arc::new(PartCut { version, tensors, earlier: Vec::new() }))
         };
         let parts = live.graph().book().parts().map(of_part).collect();
         Self { pinned: Some(number), ..Self::new(parts) }
     }
 
     /// Returns the same cut with other versions of some partitions.
-    pub(crate) fn with(&self, changed: impl IntoIterator<Item = (PartId, Option<Arc<PartCut>>)>) -> Self {
+    pub(crate) fn with(
+        &self,
+        changed: impl IntoIterator<Item = (PartId, Option<Arc<PartCut>>)>,
+    ) -> Self {
         let mut parts = self.parts.clone();
         for (part, cut) in changed {
             if let Some(place) = parts.get_mut(part.index()) {

@@ -1,16 +1,16 @@
 //! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{PartId, PartitionBook};
-use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::Stripes;
+use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_schema::reply::{Description, PartState, Role, TensorDescription};
 use lodestore_schema::stats::UpdateStats;
-use lodestore_schema::tags::graph_tag;
 use lodestore_schema::versions::VersionTag;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::transfer::Arrival;
@@ -61,6 +61,9 @@ pub(crate) struct Partitions {
     served: RwLock<Arc<Cut>>,
     /// By partition: the newest version that is published; `None` where none ever is.
     published: Option<Vec<AtomicU32>>,
+    /// Partitions that another writer has taken over, each with the last version that is common to
+    /// both; later ones are read by pinned readers alone.
+    fenced: RwLock<BTreeMap<PartId, u32>>,
     /// Unfinished puts in pieces.
     pub(crate) puts: Puts,
     /// Servers that follow this one.
@@ -129,6 +132,7 @@ impl Partitions {
             follows: config.follow.clone(),
             served: RwLock::new(none.into()),
             published,
+            fenced: RwLock::default(),
             puts: Puts::default(),
             followers: Followers::default(),
             // Never 0, which stands for none.
@@ -220,7 +224,8 @@ impl Partitions {
 
     /// Returns whether a shard is known to read a version of a partition before the committed one.
     pub(crate) fn is_behind(&self) -> bool {
-        self.committed(None).iter().any(|&(part, version)| self.served_version(part) < version)
+        let newest = |(part, version): &(PartId, u32)| (*version).min(self.last_common(*part));
+        self.committed(None).iter().any(|it| self.served_version(it.0) < newest(it))
     }
 
     /// Returns the newest committed version of a partition, or of all that are open.
@@ -231,13 +236,45 @@ impl Partitions {
 
     fn newest_of(&self, part: PartId) -> Option<Arc<PartCut>> {
         loop {
-            let number = self.live.part_version(part)?;
+            let number = self.live.part_version(part)?.min(self.last_common(part));
             if let Some(cut) = PartCut::at(&self.live, part, number, self.tensors.len()) {
                 return Some(cut);
+            }
+            if self.is_fenced(part) {
+                return None;
             }
             // A commit is publishing, and its rows were folded already: its number comes next.
             std::thread::yield_now();
         }
+    }
+
+    /// Notes that another writer has taken a partition over, which continues from `last_common`.
+    /// From now on pulls read that version, or an earlier one that is served already. A partition of
+    /// which it cannot be read any more is not served. Blocks while its index is built.
+    pub(crate) fn fence(&self, part: PartId, last_common: u32) {
+        self.fenced.write().ignore_poison().insert(part, last_common);
+        if self.served_version(part) > last_common {
+            let common = PartCut::at(&self.live, part, last_common, self.tensors.len());
+            let is_served = common.is_some();
+            {
+                let mut served = self.served.write().ignore_poison();
+                *served = served.with([(part, common)]).into();
+            }
+            if !is_served {
+                self.set_served(part, false);
+            }
+        }
+        self.has_changed();
+    }
+
+    /// Returns whether another writer has taken a partition over.
+    fn is_fenced(&self, part: PartId) -> bool {
+        self.fenced.read().ignore_poison().contains_key(&part)
+    }
+
+    /// Returns the newest version of a partition that may be served.
+    fn last_common(&self, part: PartId) -> u32 {
+        self.fenced.read().ignore_poison().get(&part).copied().unwrap_or(u32::MAX)
     }
 
     /// Notes that every shard has come to these versions, or later ones.
@@ -248,9 +285,16 @@ impl Partitions {
             is_open && served.part(*part).is_none_or(|known| known.is_replaced_by(cut))
         };
         let new: Vec<_> = seen.into_iter().filter(is_new).collect();
-        if !new.is_empty() {
-            *served = served.with(new.into_iter().map(|(part, cut)| (part, Some(cut)))).into();
+        if new.is_empty() {
+            return;
         }
+        let after = |(part, cut): (PartId, Arc<PartCut>)| {
+            let known = served.part(part);
+            let cut = known.map_or_else(|| Arc::clone(&cut), |known| Arc::new(cut.after(known)));
+            (part, Some(cut))
+        };
+        let changed: Vec<_> = new.into_iter().map(after).collect();
+        *served = served.with(changed).into();
     }
 
     /// Returns numbers of which one changes whenever the description does.
@@ -279,6 +323,7 @@ impl Partitions {
         let served = self.served();
         let state = |&part: &PartId| {
             let VersionTag { number, tag } = served.version(part).unwrap_or_default();
+            let role = if self.is_fenced(part) { Role::Reader } else { role };
             PartState { version: number, tag, role }
         };
         let states: Vec<PartState> = parts.iter().map(state).collect();
@@ -347,9 +392,14 @@ impl Partitions {
         }
     }
 
-    /// Returns the name of the graph in requests.
-    pub(crate) fn graph_tag(&self) -> u64 {
-        graph_tag(*self.live.graph().meta().uuid.as_bytes())
+    /// Returns the identity of the graph (uuid).
+    pub(crate) fn graph(&self) -> [u8; 16] {
+        *self.live.graph().meta().uuid.as_bytes()
+    }
+
+    /// Returns the number by which clients tell this server, as it runs, from others.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// Returns every tensor of every partition here, with its position in the graph's description.

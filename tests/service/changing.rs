@@ -54,7 +54,8 @@ impl Drop for EndOnDrop<'_> {
 
 fn connect(address: &str, pin: bool) -> Client {
     let deadline = Duration::from_secs(20);
-    let config = ClientConfig { pin: pin.then_some(Pin::Newest), deadline, ..ClientConfig::default() };
+    let config =
+        ClientConfig { pin: pin.then_some(Pin::Newest), deadline, ..ClientConfig::default() };
     Client::connect(&[address], config).unwrap()
 }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::source::{PullStats, TensorInfo};
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, Pin, PullKind, RowSource, VersionTag};
+use lodestore_client::{
+    Client, ClientConfig, EmbeddedSource, Pin, PullKind, RowSource, VersionTag,
+};
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{

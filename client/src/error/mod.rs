@@ -61,6 +61,17 @@ pub enum ClientError {
         /// The tensor.
         tensor: String,
     },
+    /// A volatile tensor was declared with another shape than this client knew.
+    #[error(
+        "volatile tensor `{tensor}` was declared again since it was asked for, with other rows: {found}; \
+         ask for its shape again"
+    )]
+    VolatileChanged {
+        /// The tensor.
+        tensor: String,
+        /// Its shape now.
+        found: String,
+    },
     /// A row that a publisher has not claimed.
     #[error(
         "node {node} of volatile tensor `{tensor}` is not claimed by this publisher; claim its range \
@@ -270,6 +281,30 @@ pub enum ClientError {
         address: Address,
         /// The first that was named.
         other: Address,
+    },
+    /// Two servers have different tensors of one name.
+    #[error(
+        "{address} and {other} have different tensors `{tensor}`: one of them was dropped and made again, \
+         or has another type; make both servers have the same"
+    )]
+    TensorsDiffer {
+        /// The name.
+        tensor: String,
+        /// One server.
+        address: Address,
+        /// The other.
+        other: Address,
+    },
+    /// The servers do not have a tensor any more that they had when the client connected.
+    #[error(
+        "tensor `{tensor}` was {} since this client connected; connect again",
+        if *is_replaced { "dropped and made again" } else { "dropped" }
+    )]
+    TensorGone {
+        /// Its name.
+        tensor: String,
+        /// Whether another one has the name.
+        is_replaced: bool,
     },
     /// A server describes a partition book or a tensor that cannot be.
     #[error("{address} describes {reason}")]

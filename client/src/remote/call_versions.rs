@@ -98,7 +98,8 @@ mod tests {
 
     fn versions(lowest: u32, above: &[(u16, u32)]) -> Versions {
         let version = |number| VersionTag { number, tag: u64::from(number) << 8 };
-        let above = above.iter().map(|&(part, number)| PartVersion { part, version: version(number) });
+        let above =
+            above.iter().map(|&(part, number)| PartVersion { part, version: version(number) });
         Versions { lowest: version(lowest), above: above.collect() }
     }
 

@@ -178,10 +178,12 @@ impl Client {
         let (mut living, mut failure) = (Vec::new(), None);
         for (&address, answer) in addresses.iter().zip(answers) {
             match answer {
-                Ok(found) if found.graph_tag() == view.graph => living.push((address.clone(), found)),
+                Ok(found) if found.graph_tag() == view.graph => {
+                    living.push((address.clone(), found))
+                }
                 // Another graph is there now: it has no partition of this one.
                 Ok(_) => {}
-                Err(error) => drop(failure.get_or_insert(error)),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
         Ok((living, failure))

@@ -149,13 +149,13 @@ impl Client {
         };
         let has_heard_all = discovery::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
-        let tensors = first.tensors.iter();
-        let tensors = tensors
-            .map(|it| tensor_info(address, &it.name, &it.dtype, it.width, it.row_bytes))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (graph, n_edges) = (first.graph, first.n_edges);
+        let (address, graph, n_edges) = (address.clone(), first.graph, first.n_edges);
         let sharing = SharingMode::new(config.shared_memory);
         let view = CurrentView::new(servers, config.security.clone(), sharing)?;
+        let tensors = view.tensors().iter();
+        let tensors = tensors
+            .map(|it| tensor_info(&address, &it.name, &it.dtype, it.width, it.row_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
         let current = Arc::clone(&view.read().ignore_poison());
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();

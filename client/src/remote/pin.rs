@@ -169,7 +169,10 @@ mod tests {
             let state = |&version| PartState { version, ..PartState::default() };
             let states = versions.iter().map(state).collect();
             let parts = parts.to_vec();
-            ("127.0.0.1:1".parse().unwrap(), Description { parts, states, ..Description::default() })
+            (
+                "127.0.0.1:1".parse().unwrap(),
+                Description { parts, states, ..Description::default() },
+            )
         };
         assert_eq!(newest_common(&[server(&[0, 1], &[3, 3]), server(&[0, 1], &[2, 2])]), 3);
         assert_eq!(newest_common(&[server(&[0], &[7]), server(&[0, 1], &[2, 5])]), 5);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lodestore_graph::{NodeId, PartId};
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_schema::{Failure, FailureCode, Versions};
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode, Versions};
 use tracing::debug;
 
 use super::Client;
@@ -77,7 +77,8 @@ impl Client {
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             view = self.after_failures(view, &failures, pull.deadline)?;
             // A version that some rows are of is no longer there for the others.
-            let begins_again = pull.version == 0 && failures.iter().any(FailedRequest::lacks_version);
+            let begins_again =
+                pull.version == 0 && failures.iter().any(FailedRequest::lacks_version);
             answers.note(failures);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
@@ -204,7 +205,7 @@ impl FailedRequest {
     }
 
     /// Returns whether the server has answered that another has it.
-    fn is_elsewhere(&self) -> bool {
+    pub(super) fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
     }
@@ -311,8 +312,9 @@ impl Attempt<'_> {
         for number in 0..n_rounds.unwrap_or(0) {
             let first = number * IDS_PER_PULL_MAX;
             let has_failed = |at| failures.iter().any(|(failed, _)| *failed == at);
-            let mut left: Vec<usize> =
-                (0..buckets.len()).filter(|&at| first < buckets[at].ids.len() && !has_failed(at)).collect();
+            let mut left: Vec<usize> = (0..buckets.len())
+                .filter(|&at| first < buckets[at].ids.len() && !has_failed(at))
+                .collect();
             let mut is_repeated = false;
             while !left.is_empty() {
                 let wanted = left.iter().map(|&at| self.wanted(call, &buckets[at].parts));

@@ -95,15 +95,15 @@ impl InFlightRequest {
         let Pull { tensor, kind, version, row_bytes, .. } = *pull;
         let SubRequest { ids, wanted, .. } = piece;
         let n_bytes = ids.len() * row_bytes;
+        let position = view.routes.position_at(piece.endpoint, tensor.into());
         let mut connection =
-            view.connection_for_rows(piece.endpoint, Some(tensor), n_bytes, connected_by)?;
+            view.connection_for_rows(piece.endpoint, Some(position), n_bytes, connected_by)?;
         let left = until.saturating_duration_since(Instant::now());
-        let body = RequestBody::Pull { tensor, kind };
-        let graph = view.graph;
+        let body = RequestBody::Pull { tensor: position, kind };
+        let graph = view.tensor_tag(tensor.into(), connection.version());
         let Wanted { versions: floors, exactly } = wanted.clone();
         let deadline = Some(left);
-        let request =
-            Request { deadline, graph, version, floors, exactly, ..Request::new(body) };
+        let request = Request { deadline, graph, version, floors, exactly, ..Request::new(body) };
         connection.send(&request, ids, until)?;
         Ok(connection)
     }

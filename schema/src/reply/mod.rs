@@ -7,8 +7,8 @@ use crate::error::{Decoded, WireError};
 use crate::frame;
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
-use crate::stats::ServerStats;
 use crate::request::u128_of;
+use crate::stats::ServerStats;
 use crate::versions::{VersionTag, Versions};
 
 pub use description::{Description, FollowerState, PartState, Role, TensorDescription};

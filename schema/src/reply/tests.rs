@@ -4,9 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::Prefix;
-use crate::limits::{
-    FLOORS_MAX, FOLLOWERS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX,
-};
+use crate::limits::{FLOORS_MAX, FOLLOWERS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp as wire;
 use crate::stats::{ShardStats, UpdateStats, VolatileStats};
 use crate::versions::PartVersion;

@@ -131,7 +131,10 @@ fn a_version_without_a_request_is_named_beside_those_that_have_it() {
     assert!(lend.check_version(WIRE_VERSION + 1).is_err());
     let claim = RequestBody::Claim { tensor: name("h1") };
     let told = [3, 4].map(|version| claim.check_version(version).unwrap_err().to_string());
-    assert!(told[1].contains("wire version 5 to 6, ") && told[1].contains("on version 4"), "{told:?}");
+    assert!(
+        told[1].contains("wire version 5 to 6, ") && told[1].contains("on version 4"),
+        "{told:?}"
+    );
     assert_eq!(claim.check_version(5), Ok(()));
     let step = FollowStep::Serves { version: VersionTag::default(), instance: 0 };
     let serves = RequestBody::Follow { part: 0, step };

@@ -29,9 +29,9 @@ use thiserror::Error;
 
 use self::volatile::Claims;
 use crate::buffers::set_len;
-use crate::followers::FollowerPlace;
 use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline};
 use crate::error::failure;
+use crate::followers::FollowerPlace;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{IdleClock, Shard};
 use crate::stats::{BreakReason, RequestKind};
@@ -407,5 +407,5 @@ fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Resul
         let message = "the deadline passed before the request was read";
         return Err(failure(FailureCode::Deadline, message));
     }
-    shard.check_graph(request.graph)
+    shard.check_meant(request)
 }

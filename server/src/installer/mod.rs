@@ -34,6 +34,12 @@ impl Installer {
         &self.partitions.live
     }
 
+    /// Returns the number that the server, as it runs, has in its description.
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        self.partitions.instance()
+    }
+
     /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
@@ -121,9 +127,17 @@ impl Publishing {
         self.partitions.note_published(part, version);
     }
 
-    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue.
+    /// Refuses puts and commits of a partition from now on, with this reason: another writer has
+    /// taken it over. Reads continue, at the version that was published last: the other writer
+    /// continues from that, and clients read later ones there. Blocks.
     pub fn fence(&self, part: PartId, reason: String) {
         self.partitions.live.stop_writes(part, reason, ADVICE);
+        let published = self.partitions.published_versions().unwrap_or_default();
+        let last = published.into_iter().find(|(it, _)| *it == part).map(|(_, version)| version);
+        // Where nothing was published yet, the other's history is not known.
+        if let Some(last) = last.filter(|&last| last > 0) {
+            self.partitions.fence(part, last);
+        }
     }
 }
 

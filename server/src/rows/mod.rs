@@ -204,13 +204,7 @@ impl ShardRows {
     }
 
     /// Adds those rows to `misses` whose values in the tier may not be those of `cut`.
-    fn miss_others(
-        &self,
-        gather: &Gather<'_>,
-        cut: &Cut,
-        ids: &[NodeId],
-        misses: &mut Vec<u32>,
-    ) {
+    fn miss_others(&self, gather: &Gather<'_>, cut: &Cut, ids: &[NodeId], misses: &mut Vec<u32>) {
         if self.is_at(cut) {
             return;
         }
@@ -408,7 +402,8 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
 /// pinned, and does not have that.
 fn not_pinned(part: PartId, cut: &Cut) -> Failure {
     let Some(version) = cut.pinned_number() else {
-        let message = format!("partition {part} came to this server since the pull began; ask again");
+        let message =
+            format!("partition {part} came to this server since the pull began; ask again");
         return failure(FailureCode::Elsewhere, message);
     };
     let message = format!(

@@ -7,9 +7,11 @@ use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
+use lodestore_schema::name::Name;
 use lodestore_schema::request::PullKind;
+use lodestore_schema::tags::{graph_tag, tensor_tag};
 use lodestore_schema::versions::VersionTag;
-use lodestore_schema::{Failure, FailureCode, Versions};
+use lodestore_schema::{Failure, FailureCode, Request, RequestBody, Versions};
 use lodestore_store::{GraphHandle, StoreError};
 
 use super::Shard;
@@ -118,12 +120,40 @@ impl Shard {
         Ok((with_deadline(wanted.order.deadline, gather).await?, room))
     }
 
-    /// Fails when a request means another graph than this.
-    pub(crate) fn check_graph(&self, graph: u64) -> Result<(), Failure> {
-        if graph == 0 || graph == self.plan.partitions.graph_tag() {
+    /// Fails when a request means another graph than this, another tensor than the one at its
+    /// position, or a volatile tensor of another shape. A client that does not know the uuid of a
+    /// tensor names the graph alone.
+    pub(crate) fn check_meant(&self, request: &Request) -> Result<(), Failure> {
+        let partitions = &self.plan.partitions;
+        let (asked, graph) = (request.graph, partitions.graph());
+        if asked == 0 || asked == graph_tag(graph) {
             return Ok(());
         }
-        let message = "another graph is served here now; ask its server where it listens";
+        let tensor = |position: u16| {
+            let tensor = partitions.tensors.get(usize::from(position));
+            tensor.map(|it| tensor_tag(graph, it.description.uuid))
+        };
+        let volatile = |name: &Name| self.plan.volatile.tag_of(graph, name.as_str());
+        let (expected, what) = match &request.body {
+            RequestBody::Pull { tensor: position, .. } => (tensor(*position), "tensor"),
+            RequestBody::Push(push) => (tensor(push.tensor), "tensor"),
+            RequestBody::Claim { tensor } => (volatile(tensor), "volatile tensor"),
+            RequestBody::Publish(publish) => (volatile(&publish.name), "volatile tensor"),
+            RequestBody::PullVolatile(pull) => (volatile(&pull.name), "volatile tensor"),
+            _ => (None, "graph"),
+        };
+        if expected == Some(asked) {
+            return Ok(());
+        }
+        let message = match what {
+            "graph" => {
+                "another graph is served here now; ask its server where it listens".to_owned()
+            }
+            what => format!(
+                "another graph is served here now, or the {what} that was meant has another place or \
+                 was made again; ask `describe`"
+            ),
+        };
         Err(failure(FailureCode::Elsewhere, message))
     }
 
@@ -133,7 +163,11 @@ impl Shard {
     /// Fails with `otherVersion` for one that is not committed here, or no longer kept; with
     /// `behind` where a partition has a lower version than the lowest that will do, and with
     /// `otherHistory` where another commit made it.
-    pub(crate) async fn cut_of(&self, asked: Asked<'_>, ids: &[NodeId]) -> Result<Arc<Cut>, Failure> {
+    pub(crate) async fn cut_of(
+        &self,
+        asked: Asked<'_>,
+        ids: &[NodeId],
+    ) -> Result<Arc<Cut>, Failure> {
         let Asked { version, floors, exactly } = asked;
         let cut = match version {
             0 if exactly => self.exactly(floors, ids).await?,
@@ -235,7 +269,13 @@ impl Shard {
                 return Err(other_history(part, wanted, found));
             }
             if found.number > wanted.number && wanted.tag != 0 {
-                passed.push((part, wanted));
+                match cut.part(part).and_then(|it| it.earlier(wanted.number)) {
+                    Some(made) if made.is_other_history(wanted) => {
+                        return Err(other_history(part, wanted, made));
+                    }
+                    Some(_) => {}
+                    None => passed.push((part, wanted)),
+                }
             }
         }
         self.check_passed(passed).await
@@ -247,7 +287,7 @@ impl Shard {
         if passed.is_empty() {
             return Ok(());
         }
-        let made = |live: &Arc<GraphHandle>| {
+        let made = move |live: &Arc<GraphHandle>| {
             let tag = |(part, wanted): (PartId, VersionTag)| {
                 let found = VersionTag { tag: commit_tag(live, part, wanted.number), ..wanted };
                 found.is_other_history(wanted).then(|| other_history(part, wanted, found))

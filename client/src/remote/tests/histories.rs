@@ -78,5 +78,8 @@ fn a_pin_is_of_one_history_and_is_checked_when_it_is_made() {
     let error = connect(version(0x55)).map(drop).unwrap_err();
     assert!(error.to_string().contains("0000000000000055"), "{error}");
     let error = connect(VersionTag { number: 4, tag: 0 }).map(drop).unwrap_err();
-    assert!(matches!(error, ClientError::NoVersion { version, .. } if version.number == 4), "{error}");
+    assert!(
+        matches!(error, ClientError::NoVersion { version, .. } if version.number == 4),
+        "{error}"
+    );
 }

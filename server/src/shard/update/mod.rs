@@ -295,7 +295,7 @@ impl Shard {
 #[cfg(test)]
 #[path = "../../../../tests/support/wire.rs"]
 #[allow(dead_code, reason = "each test file uses its part of it")]
-mod wire;
+pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;

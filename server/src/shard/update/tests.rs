@@ -57,7 +57,7 @@ fn a_shard_that_cannot_open_a_version_reads_it_later_without_another_commit() {
     assert!(failure.message.contains("durable"), "{failure}");
     wait_for(&server, 2);
     plain.ask(commit(2), &[]);
-    assert_eq!(plain.answer().0, Reply::Committed { version: 2, label: 0 });
+    assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
     server.stop().unwrap();
 }
 
@@ -80,7 +80,7 @@ fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
         std::thread::yield_now();
     }
     drop(of_second);
-    assert_eq!(first.answer().0, Reply::Committed { version: 2, label: 0 });
+    assert!(matches!(first.answer().0, Reply::Committed { version: 2, .. }));
     assert_eq!(served(&server), 2, "shards cannot have opened version 3");
     drop(of_third);
     assert!(matches!(second.answer().0, Reply::Committed { .. }));
@@ -176,7 +176,7 @@ fn the_newest_version_is_kept_for_a_reader_that_has_just_seen_its_number() {
     let live = &server.plan.partitions.live;
     put(live, 100, 1);
     plain.ask(commit(2), &[]);
-    assert_eq!(plain.answer().0, Reply::Committed { version: 2, label: 0 });
+    assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
     live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
     for (version, turn) in [(seen, 0), (2, 1), (0, 1)] {
         let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };

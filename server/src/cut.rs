@@ -40,6 +40,23 @@ pub(crate) struct Cut {
 }
 
 impl PartCut {
+    /// Returns a partition at its newest version, which is `number`; `None` where a tensor has come
+    /// to another one.
+    pub(crate) fn newest(
+        live: &GraphHandle,
+        part: PartId,
+        number: u32,
+        n_tensors: usize,
+    ) -> Option<Arc<Self>> {
+        let newest = |position| {
+            let current = live.tensor(part, position)?.current();
+            (current.version() == number).then_some(current)
+        };
+        let tensors = (0..n_tensors).map(newest).collect::<Option<Vec<_>>>()?;
+        let version = VersionTag { number, tag: commit_tag(live, part, number) };
+        Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
+    }
+
     /// Returns a partition at `number`; `None` where it is not open, or that was folded into later
     /// versions.
     pub(crate) fn at(

@@ -27,6 +27,9 @@ use crate::followers::Followers;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
 
+/// Looks for a moment in which no commit publishes a partition, which takes it less than one look.
+const LOOKS_MAX: usize = 1000;
+
 /// The partitions and tensors of one server.
 pub(crate) struct Partitions {
     pub(crate) book: PartitionBook,
@@ -235,17 +238,19 @@ impl Partitions {
     }
 
     fn newest_of(&self, part: PartId) -> Option<Arc<PartCut>> {
-        loop {
-            let number = self.live.part_version(part)?.min(self.last_common(part));
-            if let Some(cut) = PartCut::at(&self.live, part, number, self.tensors.len()) {
+        let n_tensors = self.tensors.len();
+        for _ in 0..LOOKS_MAX {
+            let number = self.live.part_version(part)?;
+            if number > self.last_common(part) {
+                return PartCut::at(&self.live, part, self.last_common(part), n_tensors);
+            }
+            if let Some(cut) = PartCut::newest(&self.live, part, number, n_tensors) {
                 return Some(cut);
             }
-            if self.is_fenced(part) {
-                return None;
-            }
-            // A commit is publishing, and its rows were folded already: its number comes next.
+            // A commit is publishing: the number of the partition follows those of its tensors.
             std::thread::yield_now();
         }
+        PartCut::at(&self.live, part, self.live.part_version(part)?, n_tensors)
     }
 
     /// Notes that another writer has taken a partition over, which continues from `last_common`.

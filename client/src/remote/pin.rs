@@ -36,7 +36,9 @@ pub(super) struct Pinned {
 impl Pinned {
     /// Returns the version, with its commit where all partitions have one in common.
     pub(super) fn version(&self, parts: impl Iterator<Item = PartId>) -> VersionTag {
-        common(parts.map(|part| self.floors.of(part)))
+        // A client of some of the partitions knows nothing of the others.
+        let known = parts.map(|part| self.floors.of(part)).filter(|it| it.number == self.number);
+        VersionTag { number: self.number, ..common(known) }
     }
 }
 

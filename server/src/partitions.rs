@@ -24,6 +24,7 @@ use crate::config::ServerConfig;
 use crate::cut::{Cut, PartCut};
 use crate::error::ServerError;
 use crate::followers::Followers;
+use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
 
@@ -142,6 +143,9 @@ impl Partitions {
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
         this.note_served(this.seen(None));
+        if let Some(reason) = &config.paused {
+            this.pause(reason);
+        }
         Ok(this)
     }
 
@@ -257,7 +261,7 @@ impl Partitions {
     /// From now on pulls read that version, or an earlier one that is served already. A partition of
     /// which it cannot be read any more is not served. Blocks while its index is built.
     pub(crate) fn fence(&self, part: PartId, last_common: u32) {
-        self.fenced.write().ignore_poison().insert(part, last_common);
+        let last_common = *self.fenced.write().ignore_poison().entry(part).or_insert(last_common);
         if self.served_version(part) > last_common {
             let common = PartCut::at(&self.live, part, last_common, self.tensors.len());
             let is_served = common.is_some();
@@ -272,14 +276,9 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// Returns whether another writer has taken a partition over.
-    fn is_fenced(&self, part: PartId) -> bool {
-        self.fenced.read().ignore_poison().contains_key(&part)
-    }
-
     /// Returns the newest version of a partition that may be served.
     fn last_common(&self, part: PartId) -> u32 {
-        self.fenced.read().ignore_poison().get(&part).copied().unwrap_or(u32::MAX)
+        self.fenced(part).unwrap_or(u32::MAX)
     }
 
     /// Notes that every shard has come to these versions, or later ones.
@@ -328,7 +327,7 @@ impl Partitions {
         let served = self.served();
         let state = |&part: &PartId| {
             let VersionTag { number, tag } = served.version(part).unwrap_or_default();
-            let role = if self.is_fenced(part) { Role::Reader } else { role };
+            let role = if self.fenced(part).is_some() { Role::Reader } else { role };
             PartState { version: number, tag, role }
         };
         let states: Vec<PartState> = parts.iter().map(state).collect();
@@ -370,6 +369,18 @@ impl Partitions {
             published,
             ..UpdateStats::default()
         }
+    }
+
+    /// Refuses puts and commits of all partitions for some time.
+    pub(crate) fn pause(&self, reason: &str) {
+        for part in self.live.parts() {
+            self.live.pause_writes(part, Some((reason.to_owned(), ADVICE_PAUSED)));
+        }
+    }
+
+    /// Returns the last common version of a partition that has another writer now.
+    pub(crate) fn fenced(&self, part: PartId) -> Option<u32> {
+        self.fenced.read().ignore_poison().get(&part).copied()
     }
 
     /// Notes that a version of a partition is published.

@@ -286,7 +286,8 @@ impl Partitions {
         let mut served = self.served.write().ignore_poison();
         let is_new = |(part, cut): &(PartId, Arc<PartCut>)| {
             let is_open = self.live.part_version(*part).is_some();
-            is_open && served.part(*part).is_none_or(|known| known.is_replaced_by(cut))
+            let known = served.part(*part);
+            is_open && known.is_none_or(|known| known.is_replaced_by(cut, &self.live, *part))
         };
         let new: Vec<_> = seen.into_iter().filter(is_new).collect();
         if new.is_empty() {

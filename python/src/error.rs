@@ -208,7 +208,9 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::BufferSize { .. }
         | ClientError::TooManyRows { .. }
         | ClientError::PutTooLarge { .. } => classes::ShapeError::new_err(words),
-        ClientError::VersionsDiffer { .. } => classes::VersionError::new_err(words),
+        ClientError::NoVersion { .. } | ClientError::OtherHistory { .. } => {
+            classes::VersionError::new_err(words)
+        }
         ClientError::Deadline { .. } => classes::DeadlineError::new_err(words),
         ClientError::Forked { .. } => classes::LockedError::new_err(words),
         ClientError::Volatile(_)
@@ -237,7 +239,9 @@ fn refused(failure: &Failure, words: String) -> PyErr {
         FailureCode::Held | FailureCode::NotOwned | FailureCode::Older => {
             classes::VolatileError::new_err(words)
         }
-        FailureCode::OtherVersion => classes::VersionError::new_err(words),
+        FailureCode::OtherVersion | FailureCode::OtherHistory => {
+            classes::VersionError::new_err(words)
+        }
         FailureCode::Damaged => classes::DamagedError::new_err(words),
         _ => classes::ServerError::new_err(words),
     }

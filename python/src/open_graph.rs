@@ -132,14 +132,7 @@ impl OpenGraph {
     pub(crate) fn version(&self) -> Result<u32, Error> {
         match &self.backend {
             Backend::Files(files) => Ok(files.version.unwrap_or_else(|| files.live.version())),
-            Backend::Servers(servers) => match servers.client.pinned_version() {
-                Some(version) => Ok(version),
-                None => {
-                    let stats = servers.client.stats()?;
-                    let versions = stats.iter().map(|(_, stats)| stats.updates.version);
-                    Ok(versions.min().unwrap_or(0))
-                }
-            },
+            Backend::Servers(servers) => Ok(servers.client.version_id()?.number),
         }
     }
 

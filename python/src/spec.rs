@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lodestore_client::security::Token;
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security};
+use lodestore_client::{
+    Client, ClientConfig, EmbeddedSource, Pin, RowSource, Security, VersionTag,
+};
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
@@ -156,23 +158,23 @@ impl Cluster {
     fn open(&self) -> Result<OpenGraph, Error> {
         let config = ClientConfig {
             deadline: seconds(self.deadline)?,
-            pin: self.pin,
+            pin: self.pinned(),
             security: self.security()?,
             ..ClientConfig::default()
         };
         let client = Arc::new(Client::connect(&self.addresses, config)?);
-        if let (Some(expected), Some(found)) = (self.version, client.pinned_version())
-            && expected != found
-        {
-            return Err(Error::Version(format!(
-                "version {expected} cannot be pinned, the servers have committed {found}; pin that, \
-                 or open version {expected} from the graph's folder"
-            )));
-        }
         let infos = client.tensors().to_vec();
         let topology = self.topology.clone();
         let servers = Servers { client: Arc::clone(&client), topology };
         Ok(OpenGraph::new(Backend::Servers(servers), client, infos))
+    }
+
+    /// Returns the version that the client keeps to.
+    fn pinned(&self) -> Option<Pin> {
+        match self.version {
+            Some(version) => Some(Pin::At(VersionTag::any(version))),
+            None => self.pin.then_some(Pin::Newest),
+        }
     }
 
     fn security(&self) -> Result<Security, Error> {

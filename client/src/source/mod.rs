@@ -121,6 +121,8 @@ pub struct PullStats {
     pub requests: u64,
     /// Second servers that were asked for the same, because the first was slow.
     pub hedges: u64,
+    /// Versions of those rows, where their source tells.
+    pub versions: VersionSpan,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
     /// Counters of tiers.
@@ -129,6 +131,37 @@ pub struct PullStats {
     pub lookup: Duration,
     /// Time in which tiers put rows that had travelled where they belong, and kept some.
     pub copy: Duration,
+}
+
+/// The lowest and the highest version of some rows; 0 where it is not known.
+///
+/// Rows of one partition that one call pulls are of one version. Those of different partitions may
+/// be of different ones, unless the source is pinned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VersionSpan {
+    /// The lowest.
+    pub lowest: u32,
+    /// The highest.
+    pub highest: u32,
+}
+
+impl VersionSpan {
+    /// Returns the span of rows of one version.
+    #[must_use]
+    pub fn of(version: u32) -> Self {
+        Self { lowest: version, highest: version }
+    }
+}
+
+impl AddAssign for VersionSpan {
+    fn add_assign(&mut self, more: Self) {
+        if self.highest == 0 {
+            *self = more;
+        } else if more.highest != 0 {
+            self.lowest = self.lowest.min(more.lowest);
+            self.highest = self.highest.max(more.highest);
+        }
+    }
 }
 
 /// Rows that did not travel, by what had them.
@@ -178,6 +211,7 @@ impl AddAssign for PullStats {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.hedges += more.hedges;
+        self.versions += more.versions;
         self.ahead_rows += more.ahead_rows;
         self.found += more.found;
         self.lookup += more.lookup;

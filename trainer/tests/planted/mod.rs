@@ -18,7 +18,7 @@ use lodestore_cache::policy::{Candidate, DecaySpec, Replacement, Scoreboard};
 use lodestore_cache::{PolicySpec, Tier};
 use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
-use lodestore_client::source::{PullStats, TensorInfo, TierRows};
+use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
 use lodestore_client::{ClientError, PullKind, RowSource};
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
@@ -44,6 +44,7 @@ pub(crate) const FILLED: PullStats = PullStats {
     bytes: 5 * ROW_BYTES,
     requests: 2,
     hedges: 0,
+    versions: VersionSpan { lowest: 0, highest: 0 },
     ahead_rows: 0,
     found: TierRows { device: 0, host: 0, buffer: 0, together: 0 },
     lookup: Duration::ZERO,

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::ClientConfig;
+use lodestore_client::{ClientConfig, Pin};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::{OpenOptions, ReaderKind};
 use lodestore_trainer::config::Roots;
@@ -316,7 +316,11 @@ impl TrainArgs {
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
-            client: ClientConfig { deadline, pin: self.pin, ..ClientConfig::default() },
+            client: ClientConfig {
+                deadline,
+                pin: self.pin.then_some(Pin::Newest),
+                ..ClientConfig::default()
+            },
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,

@@ -7,6 +7,9 @@
 //! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it.
 //! `examples/` has programs for each.
 //!
+//! Whoever keeps rows keeps a version: [`RowSource::pinned_version`] is that of a source, and what
+//! keeps rows over commits takes a source that has one. `docs/guide.md` has the rule for each.
+//!
 //! ```no_run
 //! use lodestore_client::{Client, ClientConfig, ClientError};
 //! use lodestore_graph::NodeId;

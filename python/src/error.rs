@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lodestore_client::ClientError;
+use lodestore_client::source::RowVersion;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::topology::TopologyError;
 use lodestore_schema::{Failure, FailureCode};
@@ -82,6 +83,19 @@ pub(crate) enum Error {
     /// A version that is not available.
     #[error("{0}")]
     Version(String),
+    /// A version of another commit than the one that was named.
+    #[error(
+        "{name}: expected version {expected}, found {found}: another commit has made this number; open \
+         the graph again"
+    )]
+    OtherVersion {
+        /// Folder or addresses of the graph.
+        name: String,
+        /// The version that was named.
+        expected: RowVersion,
+        /// The version that is there.
+        found: RowVersion,
+    },
     /// A write to a graph that was opened for reading.
     #[error("{0}")]
     ReadOnly(String),
@@ -146,7 +160,7 @@ impl From<Error> for PyErr {
             }
             Error::Shape(_) => classes::ShapeError::new_err(words),
             Error::Dtype(_) => classes::DtypeError::new_err(words),
-            Error::Version(_) => classes::VersionError::new_err(words),
+            Error::Version(_) | Error::OtherVersion { .. } => classes::VersionError::new_err(words),
             Error::ReadOnly(_) => classes::ReadOnlyError::new_err(words),
             Error::ForkedWriter { .. } => classes::LockedError::new_err(words),
             Error::NoVolatile(_) => classes::UnknownTensorError::new_err(words),
@@ -208,7 +222,9 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::BufferSize { .. }
         | ClientError::TooManyRows { .. }
         | ClientError::PutTooLarge { .. } => classes::ShapeError::new_err(words),
-        ClientError::VersionsDiffer { .. } => classes::VersionError::new_err(words),
+        ClientError::VersionsDiffer { .. }
+        | ClientError::NoVersion { .. }
+        | ClientError::Unpinned { .. } => classes::VersionError::new_err(words),
         ClientError::Deadline { .. } => classes::DeadlineError::new_err(words),
         ClientError::Forked { .. } => classes::LockedError::new_err(words),
         ClientError::Volatile(_)

@@ -70,8 +70,31 @@ def test_puts_and_pins(copied: Sample, serve: Serve) -> None:
         with pytest.raises(lodestore.ReadOnlyError):
             pinned.put("feat", [4], new)
         assert np.array_equal(graph.at(2)["feat"][[4]], new)
-        with pytest.raises(lodestore.VersionError, match="version 1"):
-            graph.at(1)
+        # The servers keep it for the pinned client.
+        assert np.array_equal(graph.at(1)["feat"][[4]], copied.rows["feat"][[4]])
+        with lodestore.connect(address, version=1) as first:
+            assert first.version == 1 and pinned.at().version == 1
+        with pytest.raises(lodestore.VersionError, match="version 3"):
+            graph.at(3)
+
+
+@pytest.mark.parametrize("policy", ["oracle", "none"])
+def test_an_iteration_over_servers_keeps_to_the_version_of_its_start(
+    copied: Sample, serve: Serve, tmp_path: Path, policy: str
+) -> None:
+    _, address = serve(copied.path, "--writable")
+    with lodestore.connect(address, topology=copied.path) as graph:
+        schedule = graph.schedule(
+            tmp_path / "s", roots="train", fanout=[3, 2], batch=64, epochs=2, seed=5
+        )
+        batches = graph.iterate(schedule, ["feat"], policy=policy, memory=300_000)  # type: ignore[arg-type]
+        taken = [next(batches) for _ in range(2)]
+        graph.put("feat", np.arange(N_NODES), np.ones((N_NODES, 33), np.float32))
+        graph.commit()
+        assert (batches.version, graph.version) == (1, 2)
+        for batch in [*taken, *batches]:
+            assert np.array_equal(batch["feat"], copied.rows["feat"][batch.nodes])
+        assert (next(graph.iterate(schedule, ["feat"]))["feat"] == 1).all()
 
 
 def test_read_only_servers_refuse_puts(sample: Sample, serve: Serve) -> None:

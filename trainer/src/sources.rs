@@ -1,11 +1,13 @@
 //! The graph of a run, and where its workers' rows come from.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use lodestore_client::source::PullStats;
+use lodestore_client::source::{PullStats, RowVersion};
 use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
+use serde::{Deserialize, Serialize};
 
+use crate::error::TrainError;
 use crate::report::RowsFrom;
 
 /// The graph to train on; rows are not part of it.
@@ -35,6 +37,70 @@ pub struct WorkerSources {
     /// Pulls into `remote` before the run, such as the first fill of a buffer: the first epoch of
     /// the process counts them.
     pub filled: PullStats,
+}
+
+/// The versions that the rows of a run are of. They are one, unless the run may mix versions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowVersions {
+    /// That of workers' own rows; `None` where these keep to no version.
+    pub own: Option<RowVersion>,
+    /// That of all other rows; `None` where these keep to no version.
+    pub remote: Option<RowVersion>,
+}
+
+impl RowVersions {
+    /// Returns the versions of the sources of a process, each worker's the same.
+    ///
+    /// # Errors
+    /// [`TrainError::MixedVersions`] where rows of two versions would meet in a batch, unless the run
+    /// `mixes` versions.
+    pub(crate) fn of(sources: &[WorkerSources], mixes: bool) -> Result<Self, TrainError> {
+        let Some(first) = sources.first() else { return Ok(Self::default()) };
+        let own = first.local.pinned_version();
+        let remote = first.untiered.pinned_version();
+        for of_worker in sources {
+            let rows = [&of_worker.local, &of_worker.remote, &of_worker.untiered];
+            let versions = rows.map(|source| source.pinned_version());
+            if let Some(&other) = versions.iter().find(|&&version| !agree(own, version))
+                && !mixes
+            {
+                return Err(TrainError::MixedVersions { own: name(own), remote: name(other) });
+            }
+        }
+        Ok(Self { own, remote })
+    }
+
+    /// Returns whether all rows are of one version.
+    #[must_use]
+    pub fn is_one(self) -> bool {
+        agree(self.own, self.remote)
+    }
+
+    /// Returns whether both may be the same versions: where a commit is unknown, numbers decide.
+    pub(crate) fn agree(self, other: Self) -> bool {
+        agree(self.own, other.own) && agree(self.remote, other.remote)
+    }
+}
+
+fn agree(one: Option<RowVersion>, other: Option<RowVersion>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.agrees(other),
+        (one, other) => one == other,
+    }
+}
+
+impl fmt::Display for RowVersions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_one() {
+            true => write!(f, "{}", name(self.own)),
+            false => write!(f, "{} and {}", name(self.own), name(self.remote)),
+        }
+    }
+}
+
+/// Returns a version for messages.
+fn name(version: Option<RowVersion>) -> String {
+    version.map_or("the newest of each moment".to_owned(), |version| format!("version {version}"))
 }
 
 impl WorkerSources {

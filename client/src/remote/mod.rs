@@ -17,7 +17,7 @@ use crate::cluster::ClusterMap;
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
 use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
@@ -63,6 +63,9 @@ pub struct ClientConfig {
     /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
     /// one that has it no longer, or never had it, does not take over.
     pub pin: bool,
+    /// With `pin`: this version, in place of the newest. Connecting fails where servers have it no
+    /// longer.
+    pub pin_version: Option<u32>,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some. The same rows come by the socket else.
     pub shared_memory: bool,
@@ -76,8 +79,15 @@ impl Default for ClientConfig {
     fn default() -> Self {
         let security = Security::default();
         let deadline = Duration::from_secs(30);
-        let (pin, shared_memory, hedged_share) = (false, true, 0.05);
-        Self { deadline, attempts: 10, security, pin, shared_memory, hedged_share }
+        Self {
+            deadline,
+            attempts: 10,
+            security,
+            pin: false,
+            pin_version: None,
+            shared_memory: true,
+            hedged_share: 0.05,
+        }
     }
 }
 
@@ -141,8 +151,18 @@ impl Client {
             .map(|it| tensor_info(address, &it.name, &it.dtype, it.width, it.row_bytes))
             .collect::<Result<Vec<_>, _>>()?;
         let (graph, n_edges) = (first.graph, first.n_edges);
-        let pinned = if config.pin { one_version(&servers)? } else { 0 };
+        let pinned = match config.pin_version.filter(|_| config.pin) {
+            Some(version) if version > one_version(&servers)? => {
+                return Err(ClientError::NoVersion { version });
+            }
+            Some(version) => version,
+            None if config.pin => one_version(&servers)?,
+            None => 0,
+        };
         if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
+            if config.pin_version.is_some() {
+                return Err(ClientError::NoVersion { version: pinned });
+            }
             // Others were committed and compacted since the servers were asked.
             let deadline = deadline.saturating_duration_since(Instant::now());
             return Self::connect(addresses, ClientConfig { deadline, ..config });
@@ -301,8 +321,8 @@ impl RowSource for Client {
         Ok(self.tensors[self.position(name)?].clone())
     }
 
-    fn pinned_version(&self) -> Option<u32> {
-        self.config.pin.then_some(self.pinned)
+    fn pinned_version(&self) -> Option<RowVersion> {
+        (self.pinned > 0).then(|| RowVersion::of_number(self.pinned))
     }
 
     fn pull_overlapped(

@@ -4,6 +4,7 @@ pub mod device;
 pub(crate) mod embedded;
 pub mod memory;
 pub mod tiered;
+mod version;
 
 use std::{ops::AddAssign, time::Duration};
 
@@ -13,6 +14,7 @@ pub use lodestore_schema::request::PullKind;
 /// Name and shape of a tensor.
 pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
+pub use version::{RowVersion, VersionTextError};
 
 use crate::buffer::scatter;
 use crate::error::ClientError;
@@ -70,8 +72,9 @@ pub trait RowSource: Send + Sync {
         None
     }
 
-    /// Returns the only version that rows are of, if the source keeps to one.
-    fn pinned_version(&self) -> Option<u32> {
+    /// Returns the only version that rows are of, if the source keeps to one: files, servers or
+    /// memory that are pinned. Whoever keeps rows of it over a commit keeps rows of this version.
+    fn pinned_version(&self) -> Option<RowVersion> {
         None
     }
 

@@ -291,7 +291,7 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
 
 /// Returns a run of `train` with rows from the servers at `connect`, which may be slow.
 pub(super) fn train_run(graph: &Path, connect: Vec<String>, train: TrainConfig) -> TrainRun {
-    let client = ClientConfig { deadline: DEADLINE, ..ClientConfig::default() };
+    let client = ClientConfig { deadline: DEADLINE, pin: true, ..ClientConfig::default() };
     TrainRun { client, ..TrainRun::new(graph.to_owned(), connect, train) }
 }
 

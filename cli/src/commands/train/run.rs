@@ -11,12 +11,14 @@ use lodestore_store::Graph;
 use lodestore_trainer::collective::Collective;
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
-    Progress, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train_together,
+    Progress, RowVersions, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
+    train_together,
 };
 
 use super::log::StepLog;
 use super::policy_inputs::LocalWorkers;
 use super::processes::Joined;
+use super::sources::Sources;
 use super::tiers::{TierReport, Tiers};
 use super::{TrainRun, Trained, report, sources};
 use crate::console::Console;
@@ -141,6 +143,7 @@ struct Opened {
     topology: Topology,
     sources: Vec<WorkerSources>,
     tiers: Tiers,
+    versions: RowVersions,
 }
 
 impl Opened {
@@ -155,8 +158,9 @@ impl Opened {
         let graph = Graph::open(&run.graph)?;
         check_workers(&run.train, graph.book().n_parts())?;
         let topology = open_topology(&graph)?;
-        let (sources, tiers) = sources::open(run, &graph, &topology, here)?;
-        Ok(Self { graph, topology, sources, tiers })
+        let Sources { workers: sources, tiers, versions, .. } =
+            sources::open(run, &graph, &topology, here)?;
+        Ok(Self { graph, topology, sources, tiers, versions })
     }
 
     fn and_log(
@@ -166,7 +170,8 @@ impl Opened {
     ) -> Result<(Self, Option<StepLog>)> {
         let opened = Self::new(run, joined, console)?;
         let resumes = run.train.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
-        let open_log = |path| StepLog::open(path, resumes);
+        let versions = opened.versions;
+        let open_log = |path| StepLog::open(path, resumes, versions);
         Ok((opened, run.log.as_deref().map(open_log).transpose()?))
     }
 

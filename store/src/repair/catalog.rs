@@ -17,6 +17,7 @@ use crate::error_origin::ErrorOrigin;
 use crate::file_system::Access;
 use crate::graph::{Graph, catalog_dir};
 use crate::verify::CatalogCheck;
+use crate::version_id::{CommitId, SegmentMask, VersionId};
 
 /// Repairs catalog and segments of a partition.
 ///
@@ -256,6 +257,8 @@ struct CatalogPlan<'a> {
     deltas: Vec<TensorDelta>,
     /// The version to commit: no file is of a later one, but for what is prepared.
     version: u32,
+    /// The commits that made it and the versions before, ascending, as far as they are known.
+    commits: Vec<VersionId>,
 }
 
 impl<'a> CatalogPlan<'a> {
@@ -268,7 +271,22 @@ impl<'a> CatalogPlan<'a> {
         let version = segments.chain(published).chain([contents.version]).fold(1, u32::max);
         // A file of its version or a later one shows that what was prepared was published since.
         deltas.iter_mut().for_each(|it| it.is_prepared &= it.delta.version > version);
-        Self { graph, part, contents, records, deltas, version }
+        let mut commits = commits_of_files(part, &records, &deltas);
+        let mut version = version;
+        if let Some(old) = &contents.catalog {
+            // A file may be of a commit that another one has repeated.
+            commits.extend(old.commits(version).unwrap_or_default());
+        } else if let Some(of_neighbour) = newest_neighbour(graph, part) {
+            // Nothing of this partition shows the versions that changed no row of it.
+            version = version.max(of_neighbour.last().map_or(0, |it| it.number));
+            commits.extend(of_neighbour);
+        }
+        commits.retain(|it| it.number <= version && it.commit.is_known());
+        // Of several the last one counts.
+        commits.reverse();
+        commits.sort_by_key(|it| it.number);
+        commits.dedup_by_key(|it| it.number);
+        Self { graph, part, contents, records, deltas, version, commits }
     }
 
     /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
@@ -321,17 +339,15 @@ impl<'a> CatalogPlan<'a> {
 
     /// Builds the catalog beside the broken one, whole and synced.
     fn build(&self, actions: &RepairActions) -> Result<(), StoreError> {
-        let Self { graph, part, contents, records, deltas, version } = self;
+        let Self { graph, part, contents, records, deltas, version, commits } = self;
         let device = &*actions.device;
         let dir = actions.building(&catalog_dir(&contents.part_dir));
         let text = graph.meta().to_text();
         let catalog = Catalog::create(device, &dir, graph.uuid(), *part, &text)?;
         catalog.replace_records(records, deltas, *version, &contents.losses)?;
+        // Followers and buckets know the history by them.
+        catalog.replace_commits(commits)?;
         if let Some(old) = &contents.catalog {
-            // Followers know the history by them; without them they would have to begin again.
-            if let Ok(commits) = old.commits(*version) {
-                catalog.replace_commits(&commits)?;
-            }
             let check = CatalogCheck::new(graph, *part, old, contents.version);
             catalog.copy_rows(old, &mut |pair| match pair {
                 Pair::Row { tensor, version, .. } if fault(&check, b"", pair).is_none() => {
@@ -360,4 +376,53 @@ impl<'a> CatalogPlan<'a> {
         let newest = segments.chain(deltas.map(|it| it.delta.version)).max().unwrap_or(0);
         (version > newest).then_some(version.max(self.version.saturating_add(1)))
     }
+}
+
+/// Returns the commits that the uuids of these files tell.
+fn commits_of_files(
+    part: PartId,
+    records: &[TensorRecord],
+    deltas: &[TensorDelta],
+) -> Vec<VersionId> {
+    let mut commits = Vec::new();
+    for record in records {
+        let mask = SegmentMask::new(part.0, &record.tensor, 0, record.version);
+        let commit = CommitId::of_segment(record.record.segment, mask);
+        commits.push(VersionId::new(record.version, commit));
+    }
+    for TensorDelta { tensor, delta, is_prepared } in deltas {
+        if !is_prepared {
+            let mask = SegmentMask::new(part.0, tensor, delta.first, delta.version);
+            let commit = CommitId::of_segment(delta.record.segment, mask);
+            commits.push(VersionId::new(delta.version, commit));
+        }
+    }
+    commits
+}
+
+/// Returns the last commits of the partition of the folder that has the highest version, its own at
+/// the end; `None` where no catalog of another partition can be read.
+fn newest_neighbour(graph: &Graph, part: PartId) -> Option<Vec<VersionId>> {
+    let mut newest: Option<Vec<VersionId>> = None;
+    for other in graph.local_parts() {
+        if other == part {
+            continue;
+        }
+        let read = graph.with_catalog(other, |catalog| {
+            let number = catalog.current_version()?;
+            let mut commits = catalog.commits(number)?;
+            if commits.last().is_none_or(|last| last.number < number) {
+                commits.push(VersionId::new(number, CommitId::UNKNOWN));
+            }
+            Ok(commits)
+        });
+        let Ok(commits) = read else { continue };
+        let is_newer = |known: &Vec<VersionId>| {
+            known.last().map(|it| it.number) < commits.last().map(|it| it.number)
+        };
+        if newest.as_ref().is_none_or(is_newer) {
+            newest = Some(commits);
+        }
+    }
+    newest
 }

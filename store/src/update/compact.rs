@@ -13,6 +13,7 @@ use super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
 use crate::layers::{Fold, choose_deltas, choose_fold};
+use crate::version_id::CommitId;
 
 impl GraphHandle {
     /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
@@ -105,18 +106,26 @@ impl GraphHandle {
         let start = Instant::now();
         let Folded { at, seen, fold, .. } = folded;
         let tensor = &part.tensors[*at];
+        let layers = match fold {
+            None => 0..0,
+            Some(Fold::All) => 0..seen.layers().len(),
+            Some(Fold::Deltas(deltas)) => deltas.start + 1..deltas.end + 1,
+        };
+        let commit = match seen.layers()[layers.clone()].last() {
+            Some(newest) => part.commit_of(newest.version())?,
+            None => CommitId::UNKNOWN,
+        };
         let compaction = Compaction {
             graph: &self.graph,
             part: part.part,
             catalog: &part.catalog,
             spec: tensor.spec(),
             seen,
+            commit,
         };
-        let layers = match fold {
-            None => return Ok(report(&compaction, 0, None, start)),
-            Some(Fold::All) => 0..seen.layers().len(),
-            Some(Fold::Deltas(deltas)) => deltas.start + 1..deltas.end + 1,
-        };
+        if layers.is_empty() {
+            return Ok(report(&compaction, 0, None, start));
+        }
         let n_rows = match fold {
             Some(Fold::All) => seen.n_changed(),
             _ => seen.layers()[layers.clone()].iter().map(|it| it.n_rows()).sum(),
@@ -131,7 +140,8 @@ impl GraphHandle {
         } else {
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = seen.base().segment().codec();
-            let (record, segment) = place.write_folded(seen, layers.clone(), codec, progress)?;
+            let (record, segment) =
+                place.write_folded(seen, layers.clone(), commit, codec, progress)?;
             let layer = self.open_written(segment, record.first)?;
             (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
         };

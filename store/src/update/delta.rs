@@ -7,9 +7,6 @@
 
 use std::ops::{ControlFlow, Range};
 
-use lodestore_graph::PartId;
-use uuid::Uuid;
-
 use super::TensorVersion;
 use super::tensor::PendingRows;
 use crate::catalog::{Catalog, DeltaRecord};
@@ -21,6 +18,8 @@ use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
+use crate::version_id::{CommitId, SegmentMask, VersionId};
+use lodestore_graph::PartId;
 
 /// Rows are handed to the writer in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -41,10 +40,11 @@ impl DeltaPlace<'_> {
     pub(super) fn write_pending(
         &self,
         catalog: &Catalog,
-        version: u32,
+        commit: VersionId,
         pending: &PendingRows,
         base: SegmentCodec,
     ) -> Result<Option<Written>, StoreError> {
+        let version = commit.number;
         let rows: Vec<u32> = match pending.known() {
             Some(rows) => rows.iter().collect(),
             None => self.scan_rows(catalog, version)?,
@@ -53,7 +53,7 @@ impl DeltaPlace<'_> {
             return Ok(None);
         }
         let row_bytes = self.spec.row_bytes();
-        self.write(version..=version, &rows, base, &mut |writer| {
+        self.write(version, commit, &rows, base, &mut |writer| {
             let mut expected = rows.iter();
             let mut piece = Vec::new();
             catalog.scan_pending(&self.spec.name, version, RowIdx(0), |row, bytes| {
@@ -76,11 +76,13 @@ impl DeltaPlace<'_> {
     }
 
     /// Writes the deltas of `from` at these positions as one, which has the newest value of each of
-    /// their rows. `progress` receives bytes as they are written.
+    /// their rows. `commit` made the version of the newest. `progress` receives bytes as they are
+    /// written.
     pub(super) fn write_folded(
         &self,
         from: &TensorVersion,
         deltas: Range<usize>,
+        commit: CommitId,
         base: SegmentCodec,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Written, StoreError> {
@@ -94,13 +96,14 @@ impl DeltaPlace<'_> {
         places.sort_unstable();
         places.dedup_by_key(|(row, ..)| *row);
         let rows: Vec<u32> = places.iter().map(|(row, ..)| *row).collect();
-        let versions = layers[0].first_version()..=layers[layers.len() - 1].version();
+        let first = layers[0].first_version();
+        let last = VersionId::new(layers[layers.len() - 1].version(), commit);
         let row_bytes = self.spec.row_bytes();
         let per_piece = (4 * PIECE_BYTES / row_bytes).max(1);
         let (mut plan, profile) = (ReadPlan::default(), DiskProfile::default());
         let mut by_layer: Vec<Vec<(RowIdx, u32)>> = vec![Vec::new(); layers.len()];
         let mut piece = vec![0; per_piece.min(rows.len()) * row_bytes];
-        self.write(versions, &rows, base, &mut |writer| {
+        self.write(first, last, &rows, base, &mut |writer| {
             for places in places.chunks(per_piece) {
                 by_layer.iter_mut().for_each(Vec::clear);
                 for (&(_, layer, row), out_row) in places.iter().zip(0u32..) {
@@ -124,14 +127,17 @@ impl DeltaPlace<'_> {
     /// Writes a delta of `rows` whose bytes `fill` hands to the writer; removes it after a failure.
     fn write(
         &self,
-        versions: std::ops::RangeInclusive<u32>,
+        first: u32,
+        last: VersionId,
         rows: &[u32],
         base: SegmentCodec,
         fill: &mut dyn FnMut(&mut SegmentWriter) -> Result<(), StoreError>,
     ) -> Result<Written, StoreError> {
-        let (first, version) = (*versions.start(), *versions.end());
+        let version = last.number;
         let name = delta_file(&self.spec.name, first, version);
-        let whole = self.graph.segment_identity(self.part, self.spec, version, Uuid::new_v4());
+        let mask = SegmentMask::new(self.part.0, &self.spec.name, first, version);
+        let uuid = last.commit.segment_uuid(mask);
+        let whole = self.graph.segment_identity(self.part, self.spec, version, uuid);
         let (n_rows, delta_of) = (rows.len() as u32, Some(whole.n_rows));
         let identity = SegmentIdentity { n_rows, delta_of, ..whole };
         let codec = match base {

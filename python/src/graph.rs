@@ -409,15 +409,9 @@ impl Graph {
         };
         let at = match opened.backend() {
             Backend::Files(files) => {
-                let tensors = opened.tensors().iter().map(|info| lodestore_store::TensorSpec {
-                    name: info.name.clone(),
-                    dtype: info.dtype,
-                    width: info.width,
-                });
-                let tensors: Vec<_> = tensors.collect();
                 let live = Arc::clone(&files.live);
                 let number = spec.version().map(|version| version.number);
-                spec.checked(OpenGraph::of_files(live, number, &tensors)?)?
+                spec.checked(OpenGraph::of_files(live, number, opened.tensors())?)?
             }
             Backend::Servers(_) => {
                 let spec = spec.clone();

@@ -140,7 +140,7 @@ impl OpenGraph {
     /// Returns the version that gathers read now; without a pin it is requested from the servers.
     pub(crate) fn version(&self) -> Result<RowVersion, Error> {
         match &self.backend {
-            Backend::Files(files) => Ok(files.version_now()),
+            Backend::Files(files) => files.version_now(),
             Backend::Servers(servers) => match servers.client.pinned_version() {
                 Some(version) => Ok(version),
                 None => servers.newest_version(),
@@ -156,7 +156,7 @@ impl OpenGraph {
         match &self.backend {
             Backend::Files(files) => {
                 let source = files.pinned()?;
-                let version = source.pinned_version().unwrap_or_else(|| files.version_now());
+                let version = source.pinned_version().ok_or(Error::Panicked)?;
                 Ok(PinnedRows { source: Arc::new(source), version })
             }
             Backend::Servers(servers) => {
@@ -312,18 +312,21 @@ impl OpenGraph {
 
 impl Files {
     /// Returns the version that a gather reads which begins now.
-    fn version_now(&self) -> RowVersion {
-        self.version.unwrap_or_else(|| RowVersion::of_number(self.live.version()))
+    fn version_now(&self) -> Result<RowVersion, Error> {
+        match self.version {
+            Some(version) => Ok(version),
+            None => Ok(EmbeddedSource::version_of(&self.live, self.live.version())?),
+        }
     }
 
     /// Returns the rows of the version of this moment.
     pub(crate) fn pinned(&self) -> Result<EmbeddedSource, Error> {
         loop {
-            let number = self.version_now().number;
+            let number = self.live.version();
             match EmbeddedSource::at(Arc::clone(&self.live), number) {
                 // Meanwhile a later one was committed, and this one folded into it.
                 Err(ClientError::Store(StoreError::NoVersion { .. }))
-                    if number != self.version_now().number => {}
+                    if number != self.live.version() => {}
                 source => return Ok(source?),
             }
         }

@@ -193,6 +193,11 @@ def test_futures(sample: Sample, graph: lodestore.Graph) -> None:
     assert np.array_equal(out, sample.rows["feat"][[1, 2]])
     with pytest.raises(lodestore.ShapeError):
         graph.submit("feat", [1, 2], out=out[:1])
+    future = graph.submit("feat", [1, 2], out=out)
+    out.setflags(write=False)
+    for _ in range(2):
+        with pytest.raises((lodestore.Error, ValueError)):
+            future.result()
     with pytest.raises(lodestore.IdError):
         graph.submit("feat", [-1])
     called: list[int] = []

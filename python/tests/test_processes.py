@@ -180,6 +180,28 @@ def test_a_pickle_of_a_version_that_is_gone_is_refused_by_name(copied: Sample) -
         pickle.loads(pickled)["feat"]
 
 
+def test_a_pickle_is_of_one_commit(copied: Sample, tmp_path: Path) -> None:
+    ids = np.arange(20)
+    other = tmp_path / "other"
+    shutil.copytree(copied.path, other)
+    for path, value in [(copied.path, 1), (other, 2)]:
+        put_and_commit(path, ids, np.full((20, 33), value, np.float32))
+    with lodestore.open(copied.path) as graph:
+        pickled, version = pickle.dumps(graph), graph.version_id
+        assert version.startswith("2:") and (graph["feat"][ids] == 1).all()
+    assert (pickle.loads(pickled)["feat"][ids] == 1).all()
+    # A version of the same number that another writer has made.
+    shutil.rmtree(copied.path)
+    other.rename(copied.path)
+    with lodestore.open(copied.path) as graph:
+        assert graph.version == 2 and graph.version_id != version
+        with pytest.raises(lodestore.VersionError, match="another commit") as caught:
+            graph.at(version)
+        assert version in str(caught.value) and graph.version_id in str(caught.value)
+    with pytest.raises(lodestore.VersionError, match="another commit"):
+        pickle.loads(pickled)["feat"]
+
+
 def put_and_commit(path: Path, ids: np.ndarray, rows: np.ndarray) -> None:
     with lodestore.open(path, writable=True) as graph:
         graph.put("feat", ids, rows)

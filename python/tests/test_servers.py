@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import signal
@@ -194,6 +195,28 @@ def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> Non
             took = time.monotonic() - start - 0.3
         assert took < 1.0, took
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
+def test_rows_that_come_late_wake_the_loop(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+
+    async def late(graph: lodestore.Graph) -> np.ndarray:
+        server.process.send_signal(signal.SIGSTOP)
+        future = graph.submit("feat", [1, 2])
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, server.process.send_signal, signal.SIGCONT)
+
+        async def rows() -> np.ndarray:
+            return await future
+
+        # Nothing else wakes it before that.
+        return await asyncio.wait_for(rows(), 20)
+
+    with lodestore.connect(address, deadline=15.0) as graph:
+        graph["feat"][[1]]
+        # With debug, a call from another thread that is not safe raises.
+        rows = asyncio.run(late(graph), debug=True)
+        assert np.array_equal(rows, sample.rows["feat"][[1, 2]])
 
 
 def test_bad_addresses_and_tokens(tmp_path: Path) -> None:

@@ -1,6 +1,13 @@
 //! Rows of a run are of one version: that of its files and of its servers.
 
+use std::io::{BufRead, BufReader, Read};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
 use super::*;
+use crate::support::process::signal;
 
 const DIM: u64 = 16;
 
@@ -99,4 +106,34 @@ fn a_run_resumes_on_the_version_of_its_checkpoint() {
     let mixed = run(&format!("{more} --mixed-versions")).succeeded().json();
     assert_eq!(mixed["resumed_at"]["epoch"], 2);
     assert_eq!(mixed["versions"]["own"]["number"], 2);
+}
+
+#[test]
+fn a_run_keeps_to_its_version_and_says_that_its_servers_have_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let g = made(dir.path());
+    let server = Serving::start(Path::new(&g), "--listen 127.0.0.1:0 --shards 1 --writable");
+    let line = format!(
+        "train --graph {g} --workers 2 --strategy ondemand --batch 100 --epochs 1000000 \
+         --evaluate-every 0 --no-test --connect {}",
+        server.address
+    );
+    let mut child = command(line.split(' ')).spawn().unwrap();
+    let mut epochs = BufReader::new(child.stdout.take().unwrap());
+    epochs.read_line(&mut String::new()).unwrap();
+    // It has pinned its version by now.
+    let drained = thread::spawn(move || {
+        let mut text = String::new();
+        epochs.read_to_string(&mut text).map(|_| text)
+    });
+    put_zeros(dir.path(), &format!("--connect {}", server.address));
+    let told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut told = told.filter(|line| line.contains("committed version 2"));
+    let told = told.next().expect("a line of the commit");
+    assert!(told.contains("this run keeps to version 1"), "{told}");
+    signal(&child, Signal::INT);
+    assert_eq!(wait(&mut child, Duration::from_secs(60)), Some(130));
+    let text = drained.join().unwrap().unwrap();
+    assert!(text.contains("version 1"), "{text}");
+    server.stop();
 }

@@ -52,8 +52,8 @@ impl RowVersions {
     /// Returns the versions of the sources of a process, each worker's the same.
     ///
     /// # Errors
-    /// [`TrainError::MixedVersions`] where rows of two versions would meet in a batch, unless the run
-    /// `mixes` versions.
+    /// [`TrainError::MixedVersions`] where rows of two versions would meet in a batch, and
+    /// [`ClientError::Unpinned`] where rows keep to none, unless the run `mixes` versions.
     pub(crate) fn of(sources: &[WorkerSources], mixes: bool) -> Result<Self, TrainError> {
         let Some(first) = sources.first() else { return Ok(Self::default()) };
         let own = first.local.pinned_version();
@@ -66,6 +66,9 @@ impl RowVersions {
             {
                 return Err(TrainError::MixedVersions { own: name(own), remote: name(other) });
             }
+        }
+        if own.is_none() && !mixes {
+            return Err(ClientError::Unpinned { what: "a training run" }.into());
         }
         Ok(Self { own, remote })
     }

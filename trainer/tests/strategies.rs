@@ -438,6 +438,9 @@ fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
         let mixed = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(of(2, 8))).unwrap();
         assert_eq!((mixed.versions.own, mixed.versions.remote), (of(1, 7), of(2, 8)));
     }
+    let loose = config(Strategy::Ondemand, 2, dir.path());
+    let found = run_from(&graph, &loose, &pinned(None), &pinned(None));
+    assert!(matches!(found, Err(TrainError::Client(ClientError::Unpinned { .. }))), "{found:?}");
     // What rapid keeps over epochs is of one version also where versions may mix.
     let mixing = TrainConfig { mixed_versions: true, ..config(Strategy::Rapid, 2, dir.path()) };
     let found = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(None));

@@ -91,7 +91,7 @@ impl InferArgs {
             output: self.output,
             memory_bytes: self.memory,
             work_dir: work_dir(&self.graph, &self.out_tensor)?,
-            version: format!("{:?}", live.part_versions()),
+            version: format!("{:?}", live.part_version_ids()),
         };
         let mut model = Inference::open(&self.model, &on, &sources, &infer)?;
         let spec = TensorSpec::new(&self.out_tensor, Dtype::F32, model.width() as u32)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{EmbeddedStore, GraphHandle, View};
+use lodestore_store::{EmbeddedStore, GraphHandle, VersionId, View};
 
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
@@ -30,15 +30,19 @@ impl EmbeddedSource {
     /// [`lodestore_store::StoreError::NoVersion`] for a version that is not committed, or was folded
     /// into a later one.
     pub fn at(live: Arc<GraphHandle>, version: u32) -> Result<Self, ClientError> {
-        let pinned = Self::version_of(&live, version);
+        let pinned = Self::version_of(&live, version)?;
         let store = EmbeddedStore::over(live, View::At(version))?;
         Ok(Self { store, pinned: Some(pinned) })
     }
 
-    /// Returns a version of open files with the commit that made it, where that is known.
-    #[must_use]
-    pub fn version_of(_live: &GraphHandle, version: u32) -> RowVersion {
-        RowVersion::of_number(version)
+    /// Returns a version of open files with the commit that made it, where all partitions have
+    /// recorded one.
+    ///
+    /// # Errors
+    /// [`lodestore_store::StoreError::HistoriesDiffer`] where two partitions have made it by different
+    /// commits.
+    pub fn version_of(live: &GraphHandle, version: u32) -> Result<RowVersion, ClientError> {
+        Ok(VersionId::new(version, live.common_commit(version)?).into())
     }
 
     /// Returns the store.

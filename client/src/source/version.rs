@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use lodestore_store::VersionId;
 use serde::{Deserialize, Serialize};
 
 /// A version of a graph: a number, and a tag of the commit that made it.
@@ -49,6 +50,12 @@ impl RowVersion {
     #[must_use]
     pub fn commit_text(self) -> Option<String> {
         (self.commit != 0).then(|| format!("{:016x}", self.commit))
+    }
+}
+
+impl From<VersionId> for RowVersion {
+    fn from(version: VersionId) -> Self {
+        Self { number: version.number, commit: version.commit.tag() }
     }
 }
 

@@ -10,6 +10,7 @@ mod run;
 mod sources;
 mod strategy_args;
 mod tiers;
+mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -115,7 +115,7 @@ fn version_of_own(
     };
     let dir = graph.dir().display();
     for own in own {
-        let newest = EmbeddedSource::version_of(own, own.version());
+        let newest = EmbeddedSource::version_of(own, own.version())?;
         if newest.agrees(served) {
             continue;
         }

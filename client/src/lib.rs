@@ -63,11 +63,11 @@ pub use error::ClientError;
 pub use gather_queue::GatherQueue;
 pub use loader::BatchLoader;
 pub use prefetch::Prefetcher;
-pub use remote::{Client, ClientConfig};
+pub use remote::{Client, ClientConfig, Pin};
 pub use security::Security;
 pub use source::embedded::EmbeddedSource;
 pub use source::tiered::TieredSource;
-pub use source::{PullKind, RowSource};
+pub use source::{PullKind, RowSource, VersionTag};
 
 /// The README's code compiles.
 #[cfg(doctest)]

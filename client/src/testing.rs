@@ -14,7 +14,7 @@ use lodestore_store::Dtype;
 use crate::error::ClientError;
 use crate::loader::BatchLoader;
 use crate::source::memory::MemorySource;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// Bytes of a row of the test graph.
 pub(crate) const ROW_BYTES: usize = 4;
@@ -27,7 +27,7 @@ pub(crate) struct TestSource {
     /// Pulls that still succeed.
     pub(crate) good_pulls: AtomicU64,
     /// The version that its rows keep to.
-    pub(crate) version: Option<RowVersion>,
+    pub(crate) version: Option<VersionTag>,
     /// Ids and kind of each pull.
     pub(crate) pulls: Mutex<Vec<(Vec<NodeId>, PullKind)>>,
 }
@@ -62,7 +62,7 @@ impl RowSource for TestSource {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.version
     }
 

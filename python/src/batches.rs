@@ -8,7 +8,7 @@ use lodestore_client::prefetch::BatchReadiness;
 use lodestore_client::scheduled::{
     IterationConfig, IterationStats, ScheduledBatch, ScheduledBatches,
 };
-use lodestore_client::source::{RowVersion, TensorInfo};
+use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
@@ -23,7 +23,7 @@ use crate::graph::Graph;
 use crate::open_graph::PinnedRows;
 use crate::schedule::Schedule;
 use crate::signals::{self, PAUSE};
-use crate::spec::wanted_version;
+use crate::spec::{version_text, wanted_version};
 
 /// The batches of a schedule with their rows, in order, prepared ahead by threads of lodestore.
 ///
@@ -94,11 +94,11 @@ impl Batches {
     }
 
     /// Fails for the state of an iteration over rows of another version.
-    fn check_version(&self, found: RowVersion) -> Result<(), Error> {
-        let expected = self.pinned.version;
-        if expected.agrees(found) {
+    fn check_version(&self, found: VersionTag) -> Result<(), Error> {
+        if self.pinned.version.may_be(found) {
             return Ok(());
         }
+        let (expected, found) = (self.version_id(), version_text(found));
         Err(Error::Version(format!(
             "state: it is of version {found} of the rows, this iteration of {expected}; iterate over \
              graph.at(\"{found}\"), or pass other_version=True"
@@ -196,7 +196,7 @@ impl Batches {
     /// Returns the version with its commit (str), as `Graph.version_id` does.
     #[getter]
     fn version_id(&self) -> String {
-        self.pinned.version.to_string()
+        version_text(self.pinned.version)
     }
 
     /// Returns the position and the version for `load_state_dict`: a dict of numbers and strings.

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use lodestore_client::ClientError;
-use lodestore_client::source::RowVersion;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::topology::TopologyError;
 use lodestore_schema::{Failure, FailureCode};
@@ -92,9 +91,9 @@ pub(crate) enum Error {
         /// Folder or addresses of the graph.
         name: String,
         /// The version that was named.
-        expected: RowVersion,
+        expected: String,
         /// The version that is there.
-        found: RowVersion,
+        found: String,
     },
     /// A write to a graph that was opened for reading.
     #[error("{0}")]
@@ -222,8 +221,8 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::BufferSize { .. }
         | ClientError::TooManyRows { .. }
         | ClientError::PutTooLarge { .. } => classes::ShapeError::new_err(words),
-        ClientError::VersionsDiffer { .. }
-        | ClientError::NoVersion { .. }
+        ClientError::NoVersion { .. }
+        | ClientError::OtherHistory { .. }
         | ClientError::Unpinned { .. } => classes::VersionError::new_err(words),
         ClientError::Deadline { .. } => classes::DeadlineError::new_err(words),
         ClientError::Forked { .. } => classes::LockedError::new_err(words),
@@ -253,7 +252,9 @@ fn refused(failure: &Failure, words: String) -> PyErr {
         FailureCode::Held | FailureCode::NotOwned | FailureCode::Older => {
             classes::VolatileError::new_err(words)
         }
-        FailureCode::OtherVersion => classes::VersionError::new_err(words),
+        FailureCode::OtherVersion | FailureCode::OtherHistory => {
+            classes::VersionError::new_err(words)
+        }
         FailureCode::Damaged => classes::DamagedError::new_err(words),
         _ => classes::ServerError::new_err(words),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lodestore_client::PullKind;
 use lodestore_client::prefetch::Window;
 use lodestore_client::scheduled::{IterationConfig, Retention};
-use lodestore_client::source::{RowVersion, TensorInfo};
+use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::Deal;
 use lodestore_graph::schedule::ScheduleSpec;
@@ -29,7 +29,7 @@ use crate::queue::{Queue, QueueSettings, quarter_of_free_memory, submit};
 use crate::sampler::{Sampler, fanouts};
 use crate::schedule::Schedule;
 use crate::signals;
-use crate::spec::{Folder, Spec, wanted_version};
+use crate::spec::{Folder, Spec, version_text, wanted_version};
 use crate::tensor::Tensor;
 use crate::volatile::Volatile;
 use crate::writer::TensorWriter;
@@ -76,7 +76,7 @@ impl Graph {
         Ok(())
     }
 
-    fn version_now(&self, py: Python<'_>) -> Result<RowVersion, Error> {
+    fn version_now(&self, py: Python<'_>) -> Result<VersionTag, Error> {
         let opened = self.opened(py)?;
         match opened.backend() {
             Backend::Files(_) => opened.version(),
@@ -137,8 +137,8 @@ impl Graph {
     ///
     /// - A graph that was opened for reading, at a version, or with `pin=True` keeps to it.
     /// - A graph that was opened for writing reads what it has committed.
-    /// - Other servers are asked: it is the newest version that all of them have committed. Gathers
-    ///   may read a later one of a partition.
+    /// - Other servers are asked: it is the newest version of which every partition has a server that
+    ///   answers, or that this graph has committed or seen. Gathers read it at least.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u32> {
         Ok(self.version_now(py)?.number)
@@ -148,7 +148,7 @@ impl Graph {
     /// for an import. Two writers may make the same number, never the same commit.
     #[getter]
     fn version_id(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.version_now(py)?.to_string())
+        Ok(version_text(self.version_now(py)?))
     }
 
     /// Returns the tensors by name, in the order of the import (dict of str to Tensor).

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 
 use lodestore_client::ClientError;
-use lodestore_client::source::RowVersion;
+use lodestore_client::source::VersionTag;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::StoreError;
@@ -37,7 +37,7 @@ struct ProcessState {
     /// The graph as first opened, for forked children, which must not wait for a lock.
     first: Weak<OpenGraph>,
     /// The version that it reads, or read at that time; `None` for servers without a pin.
-    version: Option<RowVersion>,
+    version: Option<VersionTag>,
     uuid: [u8; 16],
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use lodestore_client::gather_queue::QueueBounds;
-use lodestore_client::source::{RowVersion, TensorInfo};
+use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_client::{Client, ClientError, EmbeddedSource, GatherQueue, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
@@ -56,7 +56,7 @@ pub(crate) struct Files {
     pub(crate) store: EmbeddedStore,
     pub(crate) live: Arc<GraphHandle>,
     /// The version that is read; without one the newest at each moment.
-    pub(crate) version: Option<RowVersion>,
+    pub(crate) version: Option<VersionTag>,
 }
 
 /// Servers of the graph.
@@ -70,7 +70,7 @@ pub(crate) struct Servers {
 #[derive(Clone)]
 pub(crate) struct PinnedRows {
     pub(crate) source: Arc<dyn RowSource>,
-    pub(crate) version: RowVersion,
+    pub(crate) version: VersionTag,
 }
 
 impl OpenGraph {
@@ -138,13 +138,10 @@ impl OpenGraph {
     }
 
     /// Returns the version that gathers read now; without a pin it is requested from the servers.
-    pub(crate) fn version(&self) -> Result<RowVersion, Error> {
+    pub(crate) fn version(&self) -> Result<VersionTag, Error> {
         match &self.backend {
             Backend::Files(files) => files.version_now(),
-            Backend::Servers(servers) => match servers.client.pinned_version() {
-                Some(version) => Ok(version),
-                None => servers.newest_version(),
-            },
+            Backend::Servers(servers) => Ok(servers.client.version_id()?),
         }
     }
 
@@ -312,7 +309,7 @@ impl OpenGraph {
 
 impl Files {
     /// Returns the version that a gather reads which begins now.
-    fn version_now(&self) -> Result<RowVersion, Error> {
+    fn version_now(&self) -> Result<VersionTag, Error> {
         match self.version {
             Some(version) => Ok(version),
             None => Ok(EmbeddedSource::version_of(&self.live, self.live.version())?),
@@ -334,13 +331,6 @@ impl Files {
 }
 
 impl Servers {
-    /// Returns the newest version that all servers have committed.
-    fn newest_version(&self) -> Result<RowVersion, Error> {
-        let stats = self.client.stats()?;
-        let versions = stats.iter().map(|(_, stats)| stats.updates.version);
-        Ok(RowVersion::of_number(versions.min().unwrap_or(0)))
-    }
-
     fn open_topology(&self) -> Result<Topology, Error> {
         let Some(path) = &self.cluster.topology else {
             return Err(Error::Unsupported(

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use lodestore_client::gather_queue::QueueBounds;
-use lodestore_client::source::RowVersion;
+use lodestore_client::source::VersionTag;
 use lodestore_client::source::tiered::TieredTensors;
 use lodestore_client::{GatherQueue, RowSource};
 use lodestore_graph::fork::PerProcess;
@@ -50,7 +50,7 @@ pub(crate) struct QueueSettings {
 pub(crate) struct RunningQueue {
     opened: Weak<OpenGraph>,
     /// The version whose rows are in memory.
-    version: Option<RowVersion>,
+    version: Option<VersionTag>,
     tiered: Option<TieredTensors>,
     queue: GatherQueue,
 }
@@ -102,7 +102,7 @@ impl Queue {
     }
 
     /// Returns the version whose rows memory may hold. Without memory there is none.
-    fn version_in_memory(&self, opened: &OpenGraph) -> Result<Option<RowVersion>, Error> {
+    fn version_in_memory(&self, opened: &OpenGraph) -> Result<Option<VersionTag>, Error> {
         if self.settings.memory_bytes.is_none() {
             return Ok(None);
         }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lodestore_client::security::Token;
-use lodestore_client::source::RowVersion;
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource, Security};
+use lodestore_client::{
+    Client, ClientConfig, EmbeddedSource, Pin, RowSource, Security, VersionTag,
+};
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
@@ -81,8 +82,9 @@ impl Spec {
     /// Fails unless a graph is open at the version that it names.
     pub(crate) fn checked(&self, opened: OpenGraph) -> Result<OpenGraph, Error> {
         match (self.version(), opened.source().pinned_version()) {
-            (Some(expected), Some(found)) if !expected.agrees(found) => {
+            (Some(expected), Some(found)) if !expected.may_be(found) => {
                 let name = self.name();
+                let (expected, found) = (version_text(expected), version_text(found));
                 Err(Error::OtherVersion { name, expected, found })
             }
             _ => Ok(opened),
@@ -114,10 +116,10 @@ impl Spec {
     }
 
     /// Returns the specification of the same graph at one version, read-only.
-    pub(crate) fn at(&self, version: RowVersion) -> Self {
+    pub(crate) fn at(&self, version: VersionTag) -> Self {
         match self {
             Self::Folder(folder) => {
-                let RowVersion { number, commit } = version;
+                let VersionTag { number, tag: commit } = version;
                 let folder = folder.clone();
                 Self::Folder(Folder { version: Some(number), commit, writable: false, ..folder })
             }
@@ -139,12 +141,12 @@ impl Spec {
     }
 
     /// Returns the version that it names.
-    pub(crate) fn version(&self) -> Option<RowVersion> {
+    pub(crate) fn version(&self) -> Option<VersionTag> {
         let (version, commit) = match self {
             Self::Folder(folder) => (folder.version, folder.commit),
             Self::Servers(cluster) => (cluster.version, cluster.commit),
         };
-        version.map(|number| RowVersion { number, commit })
+        version.map(|number| VersionTag { number, tag: commit })
     }
 
     /// Returns the name of the graph for messages.
@@ -202,11 +204,11 @@ impl Cluster {
     }
 
     /// Returns the same servers, pinned at a version, or at the newest when they are connected to.
-    pub(crate) fn pinned(&self, version: Option<RowVersion>) -> Self {
+    pub(crate) fn pinned(&self, version: Option<VersionTag>) -> Self {
         Self {
             pin: true,
             version: version.map(|version| version.number),
-            commit: version.map_or(0, |version| version.commit),
+            commit: version.map_or(0, |version| version.tag),
             ..self.clone()
         }
     }
@@ -214,12 +216,19 @@ impl Cluster {
     pub(crate) fn connect(&self) -> Result<Client, Error> {
         let config = ClientConfig {
             deadline: seconds(self.deadline)?,
-            pin: self.pin,
-            pin_version: self.version,
+            pin: self.pin_config(),
             security: self.security()?,
             ..ClientConfig::default()
         };
         Ok(Client::connect(&self.addresses, config)?)
+    }
+
+    /// Returns the version that the client keeps to.
+    fn pin_config(&self) -> Option<Pin> {
+        match self.version {
+            Some(number) => Some(Pin::At(VersionTag { number, tag: self.commit })),
+            None => self.pin.then_some(Pin::Newest),
+        }
     }
 
     fn security(&self) -> Result<Security, Error> {
@@ -238,12 +247,36 @@ impl Cluster {
     }
 }
 
-/// Reads a version: its number, or a string of the number and its commit.
-pub(crate) fn wanted_version(version: &Bound<'_, PyAny>) -> Result<RowVersion, Error> {
-    match version.extract::<String>() {
-        Ok(text) => text.parse().map_err(|error| Error::Version(format!("version: {error}"))),
-        Err(_) => Ok(RowVersion::of_number(version.extract()?)),
+/// Reads a version: its number, or the text of the number and its commit.
+pub(crate) fn wanted_version(version: &Bound<'_, PyAny>) -> Result<VersionTag, Error> {
+    let Ok(text) = version.extract::<String>() else {
+        return Ok(VersionTag::any(version.extract()?));
+    };
+    version_of(&text).ok_or_else(|| {
+        Error::Version(format!(
+            "version: expected a version such as 3 or \"3:9f1c0a33b2d4e5f6\", found {text:?}"
+        ))
+    })
+}
+
+/// Returns a version as text: `3:9f1c0a33b2d4e5f6`, or `3` where its commit is unknown.
+pub(crate) fn version_text(version: VersionTag) -> String {
+    match version.tag {
+        0 => version.number.to_string(),
+        tag => format!("{}:{tag:016x}", version.number),
     }
+}
+
+fn version_of(text: &str) -> Option<VersionTag> {
+    let (number, commit) = match text.split_once(':') {
+        Some((number, commit)) => (number, Some(commit)),
+        None => (text, None),
+    };
+    let number = number.parse().ok()?;
+    let Some(commit) = commit else { return Some(VersionTag::any(number)) };
+    let is_tag = commit.len() == 16 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let tag = u64::from_str_radix(commit, 16).ok().filter(|_| is_tag)?;
+    Some(VersionTag { number, tag })
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {

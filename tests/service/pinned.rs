@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
+use lodestore_client::{Client, ClientConfig, ClientError, Pin, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::FailureCode;
 
@@ -12,7 +12,7 @@ use crate::support::graph::Source;
 use crate::support::process::{Serving, lode_line};
 
 fn config(pin: bool) -> ClientConfig {
-    ClientConfig { pin, ..ClientConfig::default() }
+    ClientConfig { pin: pin.then_some(Pin::Newest), ..ClientConfig::default() }
 }
 
 fn label(client: &Client, node: u32) -> Result<i64, ClientError> {

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use lodestore_client::source::{PullStats, RowVersion};
+use lodestore_client::source::{PullStats, VersionTag};
 use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
 use serde::{Deserialize, Serialize};
@@ -43,9 +43,11 @@ pub struct WorkerSources {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowVersions {
     /// That of workers' own rows; `None` where these keep to no version.
-    pub own: Option<RowVersion>,
+    #[serde(with = "version_fields")]
+    pub own: Option<VersionTag>,
     /// That of all other rows; `None` where these keep to no version.
-    pub remote: Option<RowVersion>,
+    #[serde(with = "version_fields")]
+    pub remote: Option<VersionTag>,
 }
 
 impl RowVersions {
@@ -85,9 +87,9 @@ impl RowVersions {
     }
 }
 
-fn agree(one: Option<RowVersion>, other: Option<RowVersion>) -> bool {
+fn agree(one: Option<VersionTag>, other: Option<VersionTag>) -> bool {
     match (one, other) {
-        (Some(one), Some(other)) => one.agrees(other),
+        (Some(one), Some(other)) => one.may_be(other),
         (one, other) => one == other,
     }
 }
@@ -102,7 +104,7 @@ impl fmt::Display for RowVersions {
 }
 
 /// Returns a version for messages.
-fn name(version: Option<RowVersion>) -> String {
+fn name(version: Option<VersionTag>) -> String {
     version.map_or("the newest of each moment".to_owned(), |version| format!("version {version}"))
 }
 
@@ -128,5 +130,56 @@ impl WorkerSources {
         owned: &[PartId],
     ) -> Result<BatchLoader, ClientError> {
         BatchLoader::new(Arc::clone(&self.local), Arc::clone(&self.untiered), tensor, owned)
+    }
+}
+
+/// A version as JSON has it: its number, and the tag of its commit in hexadecimal digits.
+mod version_fields {
+    use lodestore_client::VersionTag;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Fields {
+        number: u32,
+        /// Absent where it is unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        commit: Option<String>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(
+        version: &Option<VersionTag>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let commit = |tag: u64| (tag != 0).then(|| format!("{tag:016x}"));
+        let fields = version.map(|it| Fields { number: it.number, commit: commit(it.tag) });
+        fields.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<VersionTag>, D::Error> {
+        let Some(Fields { number, commit }) = Option::deserialize(from)? else { return Ok(None) };
+        let tag = match commit {
+            Some(commit) => u64::from_str_radix(&commit, 16).map_err(D::Error::custom)?,
+            None => 0,
+        };
+        Ok(Some(VersionTag { number, tag }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_they_are_written() {
+        let own = Some(VersionTag { number: 3, tag: 0x9f1c });
+        for remote in [own, Some(VersionTag::any(4)), None] {
+            let versions = RowVersions { own, remote };
+            let text = serde_json::to_string(&versions).unwrap();
+            assert_eq!(serde_json::from_str::<RowVersions>(&text).unwrap(), versions, "{text}");
+            assert!(text.contains(r#""own":{"number":3,"commit":"0000000000009f1c"}"#), "{text}");
+        }
     }
 }

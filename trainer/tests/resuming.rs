@@ -7,7 +7,7 @@ mod planted;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
-use lodestore_client::source::RowVersion;
+use lodestore_client::source::VersionTag;
 use lodestore_trainer::checkpoint::{CheckpointError, Place};
 use lodestore_trainer::config::{
     CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Roots,
@@ -52,7 +52,7 @@ fn a_run_continues_on_the_version_of_its_checkpoint() {
     let config = config(Strategy::Rapid, 2, dir.path());
     let checkpointed = with_checkpoints(&config, &dir.path().join("c"), 0);
     let train = |config: &TrainConfig, number, commit| {
-        let version = Some(RowVersion { number, commit });
+        let version = Some(VersionTag { number, tag: commit });
         let rows: Arc<dyn RowSource> = Arc::new(Pinned { rows: Arc::clone(&graph.rows), version });
         run_from(&graph, config, &rows, &rows)
     };
@@ -60,8 +60,8 @@ fn a_run_continues_on_the_version_of_its_checkpoint() {
     train(&TrainConfig { epochs: 1, ..checkpointed.clone() }, 4, 9).unwrap();
     for (number, commit) in [(5, 9), (4, 8)] {
         let error = train(&checkpointed, number, commit).unwrap_err().to_string();
-        assert!(error.contains("made with rows of version 4:0000000000000009"), "{error}");
-        assert!(error.contains(&format!("reads version {number}:")), "{error}");
+        assert!(error.contains("made with rows of version 4 (commit 0000000000000009)"), "{error}");
+        assert!(error.contains(&format!("reads version {number} (commit")), "{error}");
     }
     let resumed = train(&TrainConfig { epochs: 2, ..checkpointed.clone() }, 4, 9).unwrap();
     assert_eq!(resumed.resumed_at, Some(Place { epoch: 1, step: 0 }));

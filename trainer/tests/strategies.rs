@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lodestore_client::source::{PullStats, RowVersion};
+use lodestore_client::source::{PullStats, VersionTag};
 use lodestore_client::{ClientError, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
@@ -401,7 +401,7 @@ fn processes_that_have_pinned_other_versions_do_not_train_together() {
         let config = config(strategy, 2, dir.path());
         let run = |versions: [u32; 2]| {
             run_in_ranks_from(&graph, &config, 2, &|rank| {
-                let version = Some(RowVersion::of_number(versions[rank as usize]));
+                let version = Some(VersionTag::any(versions[rank as usize]));
                 Arc::new(Pinned { rows: Arc::clone(&graph.rows), version })
             })
         };
@@ -422,7 +422,7 @@ fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
     let pinned = |version| -> Arc<dyn RowSource> {
         Arc::new(Pinned { rows: Arc::clone(&graph.rows), version })
     };
-    let of = |number, commit| Some(RowVersion { number, commit });
+    let of = |number, commit| Some(VersionTag { number, tag: commit });
     let strategies = [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive, Strategy::Full];
     for strategy in strategies {
         let config = config(strategy, 2, dir.path());
@@ -430,7 +430,7 @@ fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
             let found = run_from(&graph, &config, &pinned(of(1, 7)), &pinned(others));
             let error = found.unwrap_err();
             assert!(matches!(error, TrainError::MixedVersions { .. }), "{strategy}: {error}");
-            assert!(error.to_string().contains("version 1:0000000000000007"), "{error}");
+            assert!(error.to_string().contains("version 1 (commit 0000000000000007)"), "{error}");
         }
         let same = run_from(&graph, &config, &pinned(of(1, 7)), &pinned(of(1, 7))).unwrap();
         assert!(same.versions.is_one() && same.versions.own == of(1, 7), "{strategy}");

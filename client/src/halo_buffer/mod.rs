@@ -13,7 +13,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo, TierRows};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows, VersionTag};
 
 /// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;
@@ -192,7 +192,7 @@ impl RowSource for HaloBuffer {
         self.inner.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.inner.pinned_version()
     }
 

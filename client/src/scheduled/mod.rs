@@ -23,7 +23,7 @@ use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
 use crate::oracle_tier::{OracleTier, TierFill};
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
-use crate::source::{PullKind, RowSource, RowVersion};
+use crate::source::{PullKind, RowSource, VersionTag};
 
 /// Policy for the rows that stay in memory between batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct ScheduledBatches {
     receiver: Mutex<Receiver<Result<ScheduledBatch, ClientError>>>,
     stop: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
-    version: RowVersion,
+    version: VersionTag,
     process: Generation,
 }
 
@@ -156,7 +156,7 @@ impl ScheduledBatches {
 
     /// Returns the version of all rows.
     #[must_use]
-    pub fn version(&self) -> RowVersion {
+    pub fn version(&self) -> VersionTag {
         self.version
     }
 

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::{EmbeddedStore, GraphHandle, VersionId, View};
+use lodestore_store::{EmbeddedStore, GraphHandle, View};
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// Rows straight from the store's files: no server and no copy over a wire.
 #[derive(Debug)]
 pub struct EmbeddedSource {
     store: EmbeddedStore,
     /// The version of all rows, unless the store reads the newest one of each moment.
-    pinned: Option<RowVersion>,
+    pinned: Option<VersionTag>,
 }
 
 impl EmbeddedSource {
@@ -41,8 +41,8 @@ impl EmbeddedSource {
     /// # Errors
     /// [`lodestore_store::StoreError::HistoriesDiffer`] where two partitions have made it by different
     /// commits.
-    pub fn version_of(live: &GraphHandle, version: u32) -> Result<RowVersion, ClientError> {
-        Ok(VersionId::new(version, live.common_commit(version)?).into())
+    pub fn version_of(live: &GraphHandle, version: u32) -> Result<VersionTag, ClientError> {
+        Ok(VersionTag { number: version, tag: live.common_commit(version)?.tag() })
     }
 
     /// Returns the store.
@@ -68,7 +68,7 @@ impl RowSource for EmbeddedSource {
         Ok(self.store.tensor(name)?.clone())
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.pinned
     }
 

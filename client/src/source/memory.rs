@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A graph's rows in memory, every tensor whole.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ impl RowSource for MemorySource {
     }
 
     /// Returns version 0: nothing changes these rows.
-    fn pinned_version(&self) -> Option<RowVersion> {
-        Some(RowVersion::of_number(0))
+    fn pinned_version(&self) -> Option<VersionTag> {
+        Some(VersionTag::any(0))
     }
 
     fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lodestore_client::source::{PullStats, RowVersion, TensorInfo};
+use lodestore_client::source::{PullStats, TensorInfo, VersionTag};
 use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
@@ -244,7 +244,7 @@ impl RowSource for Relabelled {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.rows.pinned_version()
     }
 

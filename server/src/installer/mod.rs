@@ -34,6 +34,12 @@ impl Installer {
         &self.partitions.live
     }
 
+    /// Returns the number that the server, as it runs, has in its description.
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        self.partitions.instance()
+    }
+
     /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
@@ -78,7 +84,7 @@ impl Installer {
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
-        let seen = self.partitions.committed(Some(part));
+        let seen = self.partitions.seen(Some(part));
         let (done, all_done) = mpsc::channel();
         for mailbox in &*self.mailboxes {
             mailbox.send(|| Event::Installed(part, done.clone()));
@@ -90,7 +96,7 @@ impl Installer {
             let switched = all_done.recv_timeout(left).map_err(why_silent)?;
             switched.map_err(|refusal| refusal.message)?;
         }
-        self.partitions.note_served(&seen);
+        self.partitions.note_served(seen);
         Ok(())
     }
 }
@@ -121,9 +127,17 @@ impl Publishing {
         self.partitions.note_published(part, version);
     }
 
-    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue.
+    /// Refuses puts and commits of a partition from now on, with this reason: another writer has
+    /// taken it over. Reads continue, at the version that was published last: the other writer
+    /// continues from that, and clients read later ones there. Blocks.
     pub fn fence(&self, part: PartId, reason: String) {
         self.partitions.live.stop_writes(part, reason, ADVICE);
+        let published = self.partitions.published_versions().unwrap_or_default();
+        let last = published.into_iter().find(|(it, _)| *it == part).map(|(_, version)| version);
+        // Where nothing was published yet, the other's history is not known.
+        if let Some(last) = last.filter(|&last| last > 0) {
+            self.partitions.fence(part, last);
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use lodestore_cache::policy::{Candidate, DecaySpec, Replacement, Scoreboard};
 use lodestore_cache::{PolicySpec, Tier};
 use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
-use lodestore_client::source::{PullStats, RowVersion, TensorInfo, TierRows};
+use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
 use lodestore_client::{ClientError, PullKind, RowSource};
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
@@ -44,6 +44,7 @@ pub(crate) const FILLED: PullStats = PullStats {
     bytes: 5 * ROW_BYTES,
     requests: 2,
     hedges: 0,
+    versions: VersionSpan { lowest: 0, highest: 0 },
     ahead_rows: 0,
     found: TierRows { device: 0, host: 0, buffer: 0, together: 0 },
     lookup: Duration::ZERO,
@@ -279,7 +280,7 @@ impl RowSource for Noting {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.rows.pinned_version()
     }
 
@@ -310,7 +311,7 @@ impl RowSource for Noting {
 /// A source that keeps to this version, or to none.
 pub(crate) struct Pinned {
     pub(crate) rows: Arc<MemorySource>,
-    pub(crate) version: Option<RowVersion>,
+    pub(crate) version: Option<VersionTag>,
 }
 
 impl RowSource for Pinned {
@@ -322,7 +323,7 @@ impl RowSource for Pinned {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.version
     }
 
@@ -367,7 +368,7 @@ where
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.rows.pinned_version()
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_client::ClientConfig;
+use lodestore_client::{ClientConfig, Pin};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::{OpenOptions, ReaderKind};
 use lodestore_trainer::config::Roots;
@@ -236,7 +236,7 @@ impl TrainRun {
         Self {
             graph,
             connect,
-            client: ClientConfig { pin: true, ..ClientConfig::default() },
+            client: ClientConfig { pin: Some(Pin::Newest), ..ClientConfig::default() },
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
             buffer: None,
@@ -335,7 +335,11 @@ impl TrainArgs {
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
-            client: ClientConfig { deadline, pin: follows_no_commit, ..ClientConfig::default() },
+            client: ClientConfig {
+                deadline,
+                pin: follows_no_commit.then_some(Pin::Newest),
+                ..ClientConfig::default()
+            },
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,

@@ -1,6 +1,6 @@
 //! Report of a run: a line per epoch, then the summary.
 
-use lodestore_client::source::RowVersion;
+use lodestore_client::source::VersionTag;
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation, StepShares};
 use lodestore_trainer::checkpoint::Place;
 use lodestore_trainer::config::{FullConfig, Halo, HopConfig, HotPolicy, Migration, SdtConfig};
@@ -309,7 +309,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
 
 /// Returns the versions of rows.
 fn versions(RowVersions { own, remote }: RowVersions) -> String {
-    let name = |version: Option<RowVersion>| match version {
+    let name = |version: Option<VersionTag>| match version {
         Some(version) => format!("version {version}"),
         None => "the newest version of each moment".to_owned(),
     };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use lodestore_client::source::{PullStats, RowVersion};
-use lodestore_client::{Client, ClientConfig, ClientError, EmbeddedSource, RowSource};
+use lodestore_client::source::{PullStats, VersionTag};
+use lodestore_client::{Client, ClientConfig, ClientError, EmbeddedSource, Pin, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
@@ -93,7 +93,7 @@ fn own_files(run: &TrainRun, graph: &Graph, worker: u32) -> Result<Arc<GraphHand
 /// Returns own rows at a version, or at the newest of the files.
 fn at_version(
     own: Vec<Arc<GraphHandle>>,
-    version: Option<RowVersion>,
+    version: Option<VersionTag>,
 ) -> Result<Vec<Arc<dyn RowSource>>> {
     let at = |own: Arc<GraphHandle>| -> Result<Arc<dyn RowSource>> {
         let number = version.map_or(own.version(), |version| version.number);
@@ -109,14 +109,14 @@ fn version_of_own(
     graph: &Graph,
     own: &[Arc<GraphHandle>],
     client: &Client,
-) -> Result<Option<RowVersion>> {
+) -> Result<Option<VersionTag>> {
     let Some(served) = client.pinned_version().filter(|_| !run.train.mixed_versions) else {
         return Ok(None);
     };
     let dir = graph.dir().display();
     for own in own {
         let newest = EmbeddedSource::version_of(own, own.version())?;
-        if newest.agrees(served) {
+        if newest.may_be(served) {
             continue;
         }
         if !run.pins_servers {
@@ -127,7 +127,7 @@ fn version_of_own(
             );
         }
         match EmbeddedSource::at(Arc::clone(own), served.number) {
-            Ok(source) if source.pinned_version().is_some_and(|it| it.agrees(served)) => {}
+            Ok(source) if source.pinned_version().is_some_and(|it| it.may_be(served)) => {}
             Ok(_) | Err(ClientError::Store(StoreError::NoVersion { .. })) => bail!(
                 "--pin: the files of {dir} have no version {served}, which its servers have committed; \
                  the newest there is {newest}; bring the files to it (`lode pull`, `lode serve --follow`), \
@@ -172,6 +172,6 @@ pub(crate) fn rows_of(
     if connect.is_empty() {
         return Ok(Arc::new(newest_of_files(graph, options)?));
     }
-    let config = ClientConfig { pin: true, ..config };
+    let config = ClientConfig { pin: Some(Pin::Newest), ..config };
     Ok(Arc::new(connected(graph, connect, config)?))
 }

@@ -6,7 +6,7 @@ use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use lodestore_client::source::RowVersion;
+use lodestore_client::source::VersionTag;
 use lodestore_client::{Client, ClientError, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use tracing::{debug, warn};
@@ -24,7 +24,7 @@ pub(super) struct VersionWatch {
 struct Watched {
     client: Arc<Client>,
     tensor: String,
-    version: RowVersion,
+    version: VersionTag,
     /// The newest version that was told of.
     told: u32,
 }

@@ -13,7 +13,7 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. It has its
 /// device's tier, over the tier that its machine's workers share, if there is one. These are the
@@ -157,7 +157,7 @@ impl RowSource for DeviceSource {
         self.inner.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.inner.pinned_version()
     }
 

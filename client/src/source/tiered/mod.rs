@@ -13,7 +13,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, RowVersion, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
@@ -184,7 +184,7 @@ impl RowSource for TieredSource {
         self.inner.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.inner.pinned_version()
     }
 

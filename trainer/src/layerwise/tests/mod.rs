@@ -74,7 +74,7 @@ impl RowSource for Counting {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<RowVersion> {
+    fn pinned_version(&self) -> Option<VersionTag> {
         self.rows.pinned_version()
     }
 

@@ -72,7 +72,10 @@ fn requests() -> Vec<Request> {
         RequestBody::Follow { part: 3, step: FollowStep::Manifest },
         RequestBody::Follow {
             part: 3,
-            step: FollowStep::Serves { version: VersionTag { number: 3, tag: 1 << 60 }, instance: 4 },
+            step: FollowStep::Serves {
+                version: VersionTag { number: 3, tag: 1 << 60 },
+                instance: 4,
+            },
         },
         RequestBody::Follow { part: 3, step: FollowStep::Read { file: 1, offset: 4096 } },
         copy(CopyStep::Open { id: 7 }),

@@ -40,6 +40,23 @@ pub(crate) struct Cut {
 }
 
 impl PartCut {
+    /// Returns a partition at its newest version, which is `number`; `None` where a tensor has come
+    /// to another one.
+    pub(crate) fn newest(
+        live: &GraphHandle,
+        part: PartId,
+        number: u32,
+        n_tensors: usize,
+    ) -> Option<Arc<Self>> {
+        let newest = |position| {
+            let current = live.tensor(part, position)?.current();
+            (current.version() == number).then_some(current)
+        };
+        let tensors = (0..n_tensors).map(newest).collect::<Option<Vec<_>>>()?;
+        let version = VersionTag { number, tag: commit_tag(live, part, number) };
+        Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
+    }
+
     /// Returns a partition at `number`; `None` where it is not open, or that was folded into later
     /// versions.
     pub(crate) fn at(
@@ -70,14 +87,21 @@ impl PartCut {
         self.earlier.iter().find(|it| it.number == number).copied()
     }
 
-    /// Returns whether `other` is a later version, or the same one in other files.
-    pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
-        let are_same = || {
-            let pairs = self.tensors.iter().zip(&other.tensors);
-            pairs.into_iter().all(|(one, other)| Arc::ptr_eq(one, other))
-        };
-        other.version.number > self.version.number
-            || (other.version.number == self.version.number && !are_same())
+    /// Returns whether `other` is a later version, or the same one in the files that `live` has now.
+    pub(crate) fn is_replaced_by(&self, other: &Self, live: &GraphHandle, part: PartId) -> bool {
+        if other.version.number != self.version.number {
+            return other.version.number > self.version.number;
+        }
+        let mut tensors = other.tensors.iter().enumerate();
+        !self.has_tensors_of(other)
+            && tensors.all(|(position, tensor)| {
+                let now = live.tensor(part, position);
+                now.is_some_and(|now| Arc::ptr_eq(&now.current(), tensor))
+            })
+    }
+
+    fn has_tensors_of(&self, other: &Self) -> bool {
+        self.tensors.iter().zip(&other.tensors).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 }
 

@@ -24,8 +24,12 @@ use crate::config::ServerConfig;
 use crate::cut::{Cut, PartCut};
 use crate::error::ServerError;
 use crate::followers::Followers;
+use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
+
+/// Looks for a moment in which no commit publishes a partition, which takes it less than one look.
+const LOOKS_MAX: usize = 1000;
 
 /// The partitions and tensors of one server.
 pub(crate) struct Partitions {
@@ -139,6 +143,9 @@ impl Partitions {
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
         this.note_served(this.seen(None));
+        if let Some(reason) = &config.paused {
+            this.pause(reason);
+        }
         Ok(this)
     }
 
@@ -235,24 +242,26 @@ impl Partitions {
     }
 
     fn newest_of(&self, part: PartId) -> Option<Arc<PartCut>> {
-        loop {
-            let number = self.live.part_version(part)?.min(self.last_common(part));
-            if let Some(cut) = PartCut::at(&self.live, part, number, self.tensors.len()) {
+        let n_tensors = self.tensors.len();
+        for _ in 0..LOOKS_MAX {
+            let number = self.live.part_version(part)?;
+            if number > self.last_common(part) {
+                return PartCut::at(&self.live, part, self.last_common(part), n_tensors);
+            }
+            if let Some(cut) = PartCut::newest(&self.live, part, number, n_tensors) {
                 return Some(cut);
             }
-            if self.is_fenced(part) {
-                return None;
-            }
-            // A commit is publishing, and its rows were folded already: its number comes next.
+            // A commit is publishing: the number of the partition follows those of its tensors.
             std::thread::yield_now();
         }
+        PartCut::at(&self.live, part, self.live.part_version(part)?, n_tensors)
     }
 
     /// Notes that another writer has taken a partition over, which continues from `last_common`.
     /// From now on pulls read that version, or an earlier one that is served already. A partition of
     /// which it cannot be read any more is not served. Blocks while its index is built.
     pub(crate) fn fence(&self, part: PartId, last_common: u32) {
-        self.fenced.write().ignore_poison().insert(part, last_common);
+        let last_common = *self.fenced.write().ignore_poison().entry(part).or_insert(last_common);
         if self.served_version(part) > last_common {
             let common = PartCut::at(&self.live, part, last_common, self.tensors.len());
             let is_served = common.is_some();
@@ -267,14 +276,9 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// Returns whether another writer has taken a partition over.
-    fn is_fenced(&self, part: PartId) -> bool {
-        self.fenced.read().ignore_poison().contains_key(&part)
-    }
-
     /// Returns the newest version of a partition that may be served.
     fn last_common(&self, part: PartId) -> u32 {
-        self.fenced.read().ignore_poison().get(&part).copied().unwrap_or(u32::MAX)
+        self.fenced(part).unwrap_or(u32::MAX)
     }
 
     /// Notes that every shard has come to these versions, or later ones.
@@ -282,7 +286,8 @@ impl Partitions {
         let mut served = self.served.write().ignore_poison();
         let is_new = |(part, cut): &(PartId, Arc<PartCut>)| {
             let is_open = self.live.part_version(*part).is_some();
-            is_open && served.part(*part).is_none_or(|known| known.is_replaced_by(cut))
+            let known = served.part(*part);
+            is_open && known.is_none_or(|known| known.is_replaced_by(cut, &self.live, *part))
         };
         let new: Vec<_> = seen.into_iter().filter(is_new).collect();
         if new.is_empty() {
@@ -323,7 +328,7 @@ impl Partitions {
         let served = self.served();
         let state = |&part: &PartId| {
             let VersionTag { number, tag } = served.version(part).unwrap_or_default();
-            let role = if self.is_fenced(part) { Role::Reader } else { role };
+            let role = if self.fenced(part).is_some() { Role::Reader } else { role };
             PartState { version: number, tag, role }
         };
         let states: Vec<PartState> = parts.iter().map(state).collect();
@@ -365,6 +370,18 @@ impl Partitions {
             published,
             ..UpdateStats::default()
         }
+    }
+
+    /// Refuses puts and commits of all partitions for some time.
+    pub(crate) fn pause(&self, reason: &str) {
+        for part in self.live.parts() {
+            self.live.pause_writes(part, Some((reason.to_owned(), ADVICE_PAUSED)));
+        }
+    }
+
+    /// Returns the last common version of a partition that has another writer now.
+    pub(crate) fn fenced(&self, part: PartId) -> Option<u32> {
+        self.fenced.read().ignore_poison().get(&part).copied()
     }
 
     /// Notes that a version of a partition is published.

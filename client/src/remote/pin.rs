@@ -36,7 +36,9 @@ pub(super) struct Pinned {
 impl Pinned {
     /// Returns the version, with its commit where all partitions have one in common.
     pub(super) fn version(&self, parts: impl Iterator<Item = PartId>) -> VersionTag {
-        common(parts.map(|part| self.floors.of(part)))
+        // A client of some of the partitions knows nothing of the others.
+        let known = parts.map(|part| self.floors.of(part)).filter(|it| it.number == self.number);
+        VersionTag { number: self.number, ..common(known) }
     }
 }
 
@@ -117,7 +119,11 @@ pub(super) fn choose(
             }
         }
     }
-    let is_held = |part: u16| servers.iter().any(|(_, it)| it.state(part).is_some());
+    // A server without tensors has no rows to keep.
+    let is_held = |part: u16| {
+        let mut with_rows = servers.iter().filter(|(_, it)| !it.tensors.is_empty());
+        with_rows.any(|(_, it)| it.state(part).is_some())
+    };
     let lacking = (0u16..).zip(&has_part).find(|(part, has)| !**has && is_held(*part));
     let Some((part, _)) = lacking else {
         return Ok(Some(Pinned { number: wanted.number, floors }));

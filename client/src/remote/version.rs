@@ -211,8 +211,8 @@ impl Client {
         seen.map(|()| committed)
     }
 
-    /// Takes a step of a commit on all writers; returns the highest number and the smallest commit
-    /// of their answers.
+    /// Takes a step of a commit on all writers; returns the highest number of their answers, and the
+    /// commit that all of them are to publish.
     fn commit_step(
         &self,
         view: &ClusterView,
@@ -235,11 +235,25 @@ impl Client {
             highest = highest.max(number);
             let found = CommitId::from_bytes(label.to_be_bytes());
             // A server before wire version 6 tells none.
-            if found.is_known() && fixed.is_none_or(|fixed| found < fixed) {
+            if found.is_known() && fixed.is_none_or(|fixed| self.is_before(version, found, fixed)) {
                 fixed = Some(found);
             }
         }
         Ok(VersionId::new(highest, fixed.unwrap_or(version.commit)))
+    }
+
+    /// Returns whether one commit takes the place of another as that of a version: it has committed
+    /// the version on some partition already, or none has and it is the smaller one.
+    fn is_before(&self, version: VersionId, one: CommitId, other: CommitId) -> bool {
+        let made = |commit: CommitId| {
+            let made = VersionTag { number: version.number, tag: commit.tag() };
+            self.book.parts().any(|part| self.floors.of(part) == made)
+        };
+        match (made(one), made(other)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => one < other,
+        }
     }
 
     /// Asks a writer what it holds, and notes its versions: this client reads none before them.

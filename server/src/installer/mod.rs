@@ -19,6 +19,8 @@ const SWITCH_MAX: Duration = Duration::from_secs(60);
 
 /// Remedy of a partition that was fenced.
 const ADVICE: &str = "stop this server; what is published is pulled into a new folder";
+/// Remedy of partitions whose writes are paused.
+pub(crate) const ADVICE_PAUSED: &str = "puts are taken again by themselves once it is reached";
 
 /// Installs versions on a server that follows; from a thread of the caller's.
 #[derive(Clone)]
@@ -128,16 +130,36 @@ impl Publishing {
     }
 
     /// Refuses puts and commits of a partition from now on, with this reason: another writer has
-    /// taken it over. Reads continue, at the version that was published last: the other writer
-    /// continues from that, and clients read later ones there. Blocks.
-    pub fn fence(&self, part: PartId, reason: String) {
+    /// taken it over. Its history and that of the other writer are the same up to version `common`.
+    ///
+    /// Reads continue at that version, or without one at what was published last: clients read later
+    /// ones at the other writer. Blocks.
+    pub fn fence(&self, part: PartId, reason: String, common: Option<u32>) {
         self.partitions.live.stop_writes(part, reason, ADVICE);
         let published = self.partitions.published_versions().unwrap_or_default();
-        let last = published.into_iter().find(|(it, _)| *it == part).map(|(_, version)| version);
-        // Where nothing was published yet, the other's history is not known.
-        if let Some(last) = last.filter(|&last| last > 0) {
-            self.partitions.fence(part, last);
-        }
+        let published = published.into_iter().find(|(it, _)| *it == part);
+        let published = published.map(|(_, version)| version).filter(|&version| version > 0);
+        // Where nothing was published yet, no common history is known: commits tell them apart.
+        let last = common.or(published).unwrap_or_else(|| self.partitions.served_version(part));
+        self.partitions.fence(part, last);
+    }
+
+    /// Returns the last common version of a partition that was fenced; `None` for one that was not.
+    #[must_use]
+    pub fn fenced(&self, part: PartId) -> Option<u32> {
+        self.partitions.fenced(part)
+    }
+
+    /// Refuses puts and commits of all partitions with this reason until [`Publishing::resume`].
+    /// Reads continue.
+    pub fn pause(&self, reason: &str) {
+        self.partitions.pause(reason);
+    }
+
+    /// Takes puts and commits again that were paused.
+    pub fn resume(&self) {
+        let live = &self.partitions.live;
+        live.parts().for_each(|part| live.pause_writes(part, None));
     }
 }
 

@@ -132,7 +132,7 @@ fn a_fenced_writer_is_a_reader_at_what_it_has_published() {
         }
     };
     assert_eq!(pull(&mut plain, 0, 3), Ok((3, row(7, 2).to_vec())));
-    publishing.fence(PartId(0), "another writer publishes".into());
+    publishing.fence(PartId(0), "another writer publishes".into(), None);
     assert_eq!(state(&mut plain), (2, Role::Reader));
     for _ in 0..2 {
         assert_eq!(pull(&mut plain, 0, 0), Ok((2, row(7, 1).to_vec())));

@@ -1,6 +1,7 @@
 //! Compaction of a live graph: one tensor of one partition after the other.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::garbage::Retired;
 use super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
-use crate::layers::{Fold, choose_deltas, choose_fold};
+use crate::layers::{Fold, choose_deltas, choose_fold, next_cut};
 use crate::version_id::CommitId;
 
 impl GraphHandle {
@@ -41,6 +42,7 @@ impl GraphHandle {
         let _alone = self.compactions.lock().ignore_poison();
         self.sweep()?;
         let version = self.version();
+        let kept = self.kept_versions(version);
         let is_chosen = |open: &Arc<PartHandle>| part.is_none_or(|part| part == open.part);
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
@@ -53,7 +55,7 @@ impl GraphHandle {
                 let chosen = chosen.filter(|(at, tensor)| {
                     position.is_none_or(|chosen| chosen == *at) && !tensor.is_dropped()
                 });
-                chosen.filter_map(move |(at, _)| Folded::of(part, at, version, what))
+                chosen.filter_map(|(at, _)| Folded::of(part, at, version, what, &kept))
             })
             .collect();
         // One whose turn has not come may be given up.
@@ -89,6 +91,19 @@ impl GraphHandle {
         }
         self.sweep()?;
         outcome.map(|()| reports)
+    }
+
+    /// Leaves the next cut after `published` readable from now on: no fold puts layers up to it and
+    /// layers after it into one file. `None` leaves none.
+    ///
+    /// A cut is a version that all writers of a graph publish, see [`next_cut`].
+    pub fn keep_cut_after(&self, published: Option<u32>) {
+        self.cut_after.store(published.unwrap_or(u32::MAX), Ordering::Release);
+    }
+
+    /// Returns the versions up to `newest` that folds leave readable, ascending.
+    fn kept_versions(&self, newest: u32) -> Vec<u32> {
+        next_cut(self.cut_after.load(Ordering::Acquire), newest).into_iter().collect()
     }
 
     /// Returns the partition of a tensor whose turn has come, unless it was given up since.
@@ -191,20 +206,28 @@ pub(super) struct Folded {
 
 impl Folded {
     /// Returns the layers up to `version`: a commit may come to this partition meanwhile, and fail
-    /// in others. `None` where they are gone.
+    /// in others. `None` where they are gone. Layers up to one of the versions `kept`, ascending,
+    /// stay apart from those after it.
     pub(super) fn of(
         part: &Arc<PartHandle>,
         at: usize,
         version: u32,
         what: Folding,
+        kept: &[u32],
     ) -> Option<Self> {
-        let seen = part.tensors[at].at(version)?;
+        let tensor = &part.tensors[at];
+        let mut seen = tensor.at(version)?;
+        for &version in kept.iter().rev() {
+            let Some(n_older) = seen.deltas_up_to(version) else { continue };
+            if let Some(fold) = choose_after(n_older, &seen, what) {
+                let (part, fold) = (Arc::downgrade(part), Some(fold));
+                return Some(Self { part, at, seen, fold });
+            }
+            seen = tensor.at(version)?;
+        }
         let fold = match what {
             Folding::All => (!seen.is_plain()).then_some(Fold::All),
-            Folding::Deltas => {
-                let n_deltas = seen.layers().len() - 1;
-                (n_deltas > 1).then_some(Fold::Deltas(0..n_deltas))
-            }
+            Folding::Deltas => choose_after(0, &seen, what),
             Folding::WherePays => choose_fold(seen.base().n_rows(), &seen.delta_sizes()),
         };
         Some(Self { part: Arc::downgrade(part), at, seen, fold })
@@ -230,4 +253,14 @@ impl Folded {
             }
         }
     }
+}
+
+/// Chooses a fold of deltas after the oldest `n_older`.
+fn choose_after(n_older: usize, seen: &TensorVersion, what: Folding) -> Option<Fold> {
+    let newer = &seen.delta_sizes()[n_older..];
+    let range = match what {
+        Folding::All | Folding::Deltas => (newer.len() > 1).then_some(0..newer.len()),
+        Folding::WherePays => choose_deltas(newer),
+    };
+    range.map(|range| Fold::Deltas(range.start + n_older..range.end + n_older))
 }

@@ -40,6 +40,7 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
+pub use crate::layers::next_cut;
 pub use compact::Folding;
 pub use health::StoppedWrites;
 pub use tensor::TensorHandle;
@@ -101,6 +102,8 @@ pub struct GraphHandle {
     garbage: Mutex<Garbage>,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
+    /// Folds leave the next cut after this version readable; none if [`u32::MAX`].
+    cut_after: AtomicU32,
 }
 
 /// The open partitions of one moment.

@@ -105,6 +105,7 @@ impl GraphHandle {
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
             coming: Mutex::default(),
+            cut_after: AtomicU32::new(u32::MAX),
         };
         if mode == OpenMode::Write {
             this.advance(&mut this.commits(), forward)?;

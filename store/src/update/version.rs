@@ -77,6 +77,14 @@ impl TensorVersion {
         Some(Self::new(version, self.layers[..n_kept].to_vec()))
     }
 
+    /// Returns the number of deltas up to `version`; `None` where no delta is after it, or it cannot
+    /// be read.
+    pub(super) fn deltas_up_to(&self, version: u32) -> Option<usize> {
+        let n_kept = self.layers.partition_point(|layer| layer.version() <= version);
+        let next = self.layers.get(n_kept)?;
+        (next.first_version() > version).then_some(n_kept).and_then(|it| it.checked_sub(1))
+    }
+
     /// Returns the version.
     #[must_use]
     pub fn version(&self) -> u32 {

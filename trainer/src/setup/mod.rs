@@ -178,7 +178,10 @@ impl<'a> Setup<'a> {
     pub(crate) fn opening(&self) -> Opening {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
-        Opening { digest: self.digest(), versions: self.versions, filled, resumed: None }
+        // Processes of a run that mixes versions need not have the same.
+        let is_mixed = self.config.mixed_versions;
+        let versions = if is_mixed { RowVersions::default() } else { self.versions };
+        Opening { digest: self.digest(), versions, filled, resumed: None }
     }
 
     /// Returns the digest of all that must be the same in all processes of a run.

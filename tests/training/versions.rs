@@ -37,7 +37,7 @@ fn put_zeros(dir: &Path, to: &str) {
 }
 
 fn train(graph: &str, strategy: &str, more: &str) -> Finished {
-    let shape = "--epochs 2 --batch 100 --evaluate-every 0 --no-test --json";
+    let shape = "--epochs 2 --evaluate-every 0 --no-test --json";
     lode_line(&format!("train --graph {graph} --workers 2 --strategy {strategy} {shape} {more}"))
 }
 
@@ -47,7 +47,10 @@ fn own_rows_and_those_of_servers_are_of_one_version() {
     let g = made(dir.path());
     let changed = copied(&g, "changed");
     let before = Serving::start(Path::new(&g), "--listen 127.0.0.1:0 --shards 1");
-    let after = Serving::start(Path::new(&changed), "--listen 127.0.0.1:0 --shards 1 --writable");
+    let after = Serving::start(
+        Path::new(&changed),
+        "--listen 127.0.0.1:0 --shards 1 --writable --insecure",
+    );
     put_zeros(dir.path(), &format!("--connect {}", after.address));
     let [at_before, at_after] =
         [&before, &after].map(|server| format!("--connect {}", server.address));
@@ -98,7 +101,7 @@ fn a_run_resumes_on_the_version_of_its_checkpoint() {
     let more = format!("{checkpoint} --resume --epochs 3");
     let run = |more: &str| {
         lode_line(&format!(
-            "train --graph {g} --workers 2 --strategy rapid --hot 200 --batch 100 \
+            "train --graph {g} --workers 2 --strategy rapid --hot 200 \
              --evaluate-every 0 --no-test --json {more}"
         ))
     };
@@ -112,7 +115,8 @@ fn a_run_resumes_on_the_version_of_its_checkpoint() {
 fn a_run_keeps_to_its_version_and_says_that_its_servers_have_committed() {
     let dir = tempfile::tempdir().unwrap();
     let g = made(dir.path());
-    let server = Serving::start(Path::new(&g), "--listen 127.0.0.1:0 --shards 1 --writable");
+    let server =
+        Serving::start(Path::new(&g), "--listen 127.0.0.1:0 --shards 1 --writable --insecure");
     let line = format!(
         "train --graph {g} --workers 2 --strategy ondemand --batch 100 --epochs 1000000 \
          --evaluate-every 0 --no-test --connect {}",

@@ -400,13 +400,11 @@ impl Graph {
     #[pyo3(signature = (version=None))]
     fn at(&self, py: Python<'_>, version: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let opened = self.opened(py)?;
-        let spec = self.handle.spec();
-        let spec = match (version, spec, opened.source().pinned_version()) {
-            (Some(version), ..) => spec.at(wanted_version(version)?),
-            (None, _, Some(pinned)) => spec.at(pinned),
-            (None, Spec::Servers(cluster), None) => Spec::Servers(cluster.pinned(None).into()),
-            (None, Spec::Folder(_), None) => spec.at(opened.version()?),
+        let version = match version {
+            Some(version) => wanted_version(version)?,
+            None => self.version_now(py)?,
         };
+        let spec = self.handle.spec().at(version);
         let at = match opened.backend() {
             Backend::Files(files) => {
                 let live = Arc::clone(&files.live);

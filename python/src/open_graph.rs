@@ -157,7 +157,9 @@ impl OpenGraph {
                 Ok(PinnedRows { source: Arc::new(source), version })
             }
             Backend::Servers(servers) => {
-                let client = servers.cluster.pinned(None).connect()?;
+                // At least what this client has committed or seen.
+                let newest = servers.client.version_id()?;
+                let client = servers.cluster.pinned(newest).connect()?;
                 let version = client.pinned_version().ok_or(Error::Panicked)?;
                 Ok(PinnedRows { source: Arc::new(client), version })
             }

@@ -123,7 +123,7 @@ impl Spec {
                 let folder = folder.clone();
                 Self::Folder(Folder { version: Some(number), commit, writable: false, ..folder })
             }
-            Self::Servers(cluster) => Self::Servers(cluster.pinned(Some(version)).into()),
+            Self::Servers(cluster) => Self::Servers(cluster.pinned(version).into()),
         }
     }
 
@@ -203,14 +203,10 @@ impl Cluster {
         Ok(OpenGraph::new(Backend::Servers(servers), client, infos))
     }
 
-    /// Returns the same servers, pinned at a version, or at the newest when they are connected to.
-    pub(crate) fn pinned(&self, version: Option<VersionTag>) -> Self {
-        Self {
-            pin: true,
-            version: version.map(|version| version.number),
-            commit: version.map_or(0, |version| version.tag),
-            ..self.clone()
-        }
+    /// Returns the same servers, pinned at a version.
+    pub(crate) fn pinned(&self, version: VersionTag) -> Self {
+        let VersionTag { number, tag: commit } = version;
+        Self { pin: true, version: Some(number), commit, ..self.clone() }
     }
 
     pub(crate) fn connect(&self) -> Result<Client, Error> {

@@ -408,7 +408,7 @@ impl Graph {
         let at = match opened.backend() {
             Backend::Files(files) => {
                 let live = Arc::clone(&files.live);
-                let number = spec.version().map(|version| version.number);
+                let number = Some(version.number);
                 spec.checked(OpenGraph::of_files(live, number, opened.tensors())?)?
             }
             Backend::Servers(_) => {

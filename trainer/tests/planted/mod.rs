@@ -19,7 +19,7 @@ use lodestore_cache::{PolicySpec, Tier};
 use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
-use lodestore_client::{ClientError, PullKind, RowSource};
+use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,

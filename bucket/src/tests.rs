@@ -16,7 +16,7 @@ use crate::sealed::{FORMAT, Kind, seal, seal_as};
 
 mod faulty;
 mod gc;
-mod graph;
+pub(crate) mod graph;
 mod push;
 
 const GRAPH: GraphIdentity = GraphIdentity { graph: Uuid::from_u128(7), n_parts: 2 };

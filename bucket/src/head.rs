@@ -209,16 +209,24 @@ impl Bucket {
         head: &mut Head,
         newer: Last,
         ours: &Manifest,
+        live: &GraphHandle,
     ) -> Result<(), BucketError> {
-        if newer.publication.epoch != head.epoch {
-            return Err(self.taken_over(&newer.publication));
+        let publication = &newer.publication;
+        if publication.epoch != head.epoch {
+            return Err(self.taken_over(publication));
         }
-        head.standing = match ours.succession(&newer.publication.manifest) {
-            Succession::Same | Succession::Later => Standing::Found,
-            Succession::Earlier => Standing::Overtaken,
-            Succession::Apart | Succession::Unknown => {
-                return Err(self.fenced(&newer.publication));
+        let known = Known::of(live, publication, head.recorded)?;
+        head.standing = match self.is_published(publication, ours, known, Folder::Continues) {
+            Ok(_) => Standing::Found,
+            Err(BucketError::Behind { .. })
+                if ours.succession(&publication.manifest) == Succession::Earlier =>
+            {
+                Standing::Overtaken
             }
+            Err(BucketError::Behind { .. } | BucketError::UnknownHistory { .. }) => {
+                return Err(self.fenced(publication));
+            }
+            Err(error) => return Err(error),
         };
         head.last = Some(newer);
         Ok(())

@@ -189,7 +189,8 @@ impl Bucket {
 
     /// Returns the key, the upload and the age of each lease.
     async fn leases(&self) -> Result<Vec<(String, UploadId, Duration)>, BucketError> {
-        let listed = self.list_by_age(UPLOADS_PREFIX, self.time().await?).await?;
+        // One of the future, after the clock was set back, is held.
+        let listed = self.list(UPLOADS_PREFIX, self.time().await?).await?;
         let lease = |it: crate::bucket::Listed| {
             let upload = upload_of_key(&it.key)?;
             Some((it.key, upload, it.age))

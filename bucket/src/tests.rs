@@ -197,6 +197,18 @@ fn objects_in_the_wrong_place_and_of_newer_formats_are_named() {
     named(cut, "BLAKE3 expected");
 }
 
+/// Chunks of a release that did not number its uploads are named by their hashes alone.
+#[test]
+fn a_publication_of_the_format_before_is_read() {
+    let mut old = publication(0, 1, 3);
+    old.files[0].chunks[0].upload = UploadId::UNNUMBERED;
+    let bytes = old.to_bytes();
+    // Between the head of the object and its checksum; the chunk is at the end.
+    let body = &bytes[13..bytes.len() - 32 - size_of::<u64>()];
+    let read = Published::from_bytes(&seal_as(1, 2, body), GRAPH.graph, PartId(0), 1);
+    assert_eq!(read, Ok(Published::Live(Box::new(old))));
+}
+
 proptest! {
     #[test]
     fn publications_come_out_as_they_went_in(

@@ -111,6 +111,25 @@ fn each_commit_is_published_and_the_next_start_publishes_what_is_left() {
 }
 
 #[test]
+fn two_servers_publish_the_same_versions() {
+    let home = Home::new();
+    let servers = [0, 1].map(|part| home.publish(&home.graph, &format!("--parts {part}")).unwrap());
+    let target: Vec<&str> =
+        servers.iter().flat_map(|server| ["--connect", &server.address]).collect();
+    for version in 2..=40 {
+        home.try_put(&target, version, true).succeeded();
+        if version % 8 == 0 {
+            wait_for("a version of this round is published", || home.published() + 8 > version);
+        }
+    }
+    wait_for("the last one is published", || home.published() == 40);
+    servers.map(Serving::stop);
+    let epochs = fs::read_to_string(home.graph.join("bucket-epochs")).unwrap();
+    assert_eq!(epochs.matches(" 0@40:").count(), 2, "{epochs}");
+    home.check_same(&home.graph, &home.pulled("pulled"));
+}
+
+#[test]
 fn a_writer_that_was_taken_over_takes_no_more_puts_and_does_not_start_again() {
     let home = Home::new();
     let first = home.publish(&home.graph, "").unwrap();

@@ -1,4 +1,4 @@
-# The wire of Lodestore, version 5; peers of versions 3 and 4 are understood.
+# The wire of Lodestore, version 6; peers of versions 3 to 5 are understood.
 #
 # A connection opens with a 16-byte hello in both directions, in which the ends agree on the newest version
 # that both speak (src/hello.rs); RequestBody::versions has the versions of each request. After it every message
@@ -29,8 +29,10 @@ struct Request {
   # read, without a clock in common. 0: not sent, and the deadline counts from being read.
 
   graph @9 :UInt64;
-  # The first eight bytes of Description.graph, big-endian. 0: any. A port may have been given to the
-  # server of another graph since it was described.
+  # What the request means, 0 for any: a port may have been given to the server of another graph since it
+  # was described, and a tensor may have been dropped and made again. From version 6 on a pull or a push
+  # has the tag of its tensor here, and a request for a volatile tensor the tag of its shape; else, and
+  # before version 6, the first eight bytes of Description.graph, big-endian. `src/tags.rs` has all three.
 
   version @10 :UInt32;
   # Of a pull: the only committed version whose rows will do. 0: the newest of each partition.
@@ -39,7 +41,19 @@ struct Request {
   # Of a pull: the lowest version of each partition that will do; `behind` where one is lower here.
 
   floors @16 :List(PartVersion);
-  # Partitions of which a higher version than `atLeast` is wanted, FLOORS_MAX at most.
+  # Partitions of which a higher version than `atLeast` is wanted, or one of another commit, FLOORS_MAX
+  # at most.
+
+  atLeastTag @23 :UInt64;
+  # From version 6 on: the tag of the commit that made `atLeast`; 0: unknown. A server that has made that
+  # version by another commit answers `otherHistory`.
+
+  floorTags @24 :List(UInt64);
+  # The same of each of `floors`.
+
+  exactly @25 :Bool;
+  # From version 6 on, of a pull: `atLeast` and `floors` are the versions to read, and not the lowest
+  # ones.
 
   union {
     describe @1 :Void;
@@ -123,7 +137,14 @@ struct Follow {
   step :union {
     manifest @1 :Void;      # The files of the newest version, and what says so as the body.
     read @2 :FollowRead;    # A piece of a file.
+    serves @3 :FollowServes;  # From version 6 on: the version that the follower serves.
   }
+}
+
+struct FollowServes {
+  version @0 :UInt32;
+  tag @1 :UInt64;           # of the commit that made it; 0: unknown
+  instance @2 :UInt64;      # Description.instance of the follower; 0: it serves nobody yet
 }
 
 struct FollowRead {
@@ -149,6 +170,10 @@ struct Commit {
   # What was put becomes this version. Nothing happens if it is committed already, so that a commit
   # whose answer was lost can be repeated.
   step @1 :CommitStep;
+  labelHigh @2 :UInt64;
+  labelLow @3 :UInt64;
+  # From version 6 on: the id of the commit, drawn once by the client for all servers. 0: the server draws
+  # one. The first `prepare` of a version fixes its label.
 }
 
 enum CommitStep {
@@ -236,6 +261,9 @@ struct Pushed {
 
 struct Committed {
   version @0 :UInt32;  # the newest one that has come so far; that asked for or later
+  labelHigh @1 :UInt64;
+  labelLow @2 :UInt64;
+  # From version 6 on: the label of the version that was asked for, as this server has fixed it; 0: unknown.
 }
 
 struct Compacting {
@@ -248,8 +276,11 @@ struct Rows {
   firstRow @0 :UInt32;
   nRows @1 :UInt32;
   version @2 :UInt32;
-  # In the last chunk: the lowest version that a partition here has, after all rows were gathered.
-  above @3 :List(PartVersion);  # Partitions that have a higher one, FLOORS_MAX at most.
+  # In the last chunk: the versions that the rows are of. This is the lowest of the partitions involved.
+  above @3 :List(PartVersion);
+  # Partitions of which they are of a higher one, or of another commit, FLOORS_MAX at most.
+  tag @4 :UInt64;               # of the commit that made `version`; 0: unknown, or before version 6
+  aboveTags @5 :List(UInt64);   # the same of each of `above`
 }
 
 struct Shared {
@@ -277,6 +308,8 @@ struct LentRows {
   nRows @1 :UInt32;
   version @2 :UInt32;            # as in Rows
   above @3 :List(PartVersion);
+  tag @4 :UInt64;
+  aboveTags @5 :List(UInt64);
 }
 
 struct SharedRows {
@@ -289,6 +322,8 @@ struct SharedRows {
   # overwritten by the answer to the next pull.
   version @4 :UInt32;            # as in Rows
   above @5 :List(PartVersion);
+  tag @6 :UInt64;
+  aboveTags @7 :List(UInt64);
 }
 
 struct Description {
@@ -311,6 +346,16 @@ struct Description {
   # Drawn by the server when it started, never 0: of two addresses that tell the same it has both.
   versions @16 :List(UInt32);   # the committed version of each of `parts`; from version 4 on
   roles @17 :List(Role);        # what the server is to each of `parts`; from version 4 on
+  tags @18 :List(UInt64);
+  # The tag of the commit that made each of `versions`, 0 where it is unknown; from version 6 on.
+  followers @19 :List(Follower);  # those that fetch versions from this server; from version 6 on
+}
+
+struct Follower {
+  part @0 :UInt16;
+  version @1 :UInt32;   # as it has said last (`follow.serves`)
+  tag @2 :UInt64;
+  instance @3 :UInt64;  # its own Description.instance
 }
 
 enum Role {
@@ -325,6 +370,7 @@ struct Tensor {
   width @2 :UInt32;
   rowBytes @3 :UInt32;
   stripeRows @4 :UInt32;  # rows of a stripe: stripe s of partition p belongs to shard (s + p) mod nShards
+  uuid @5 :Data;          # 16 bytes: by it a tensor is told from one of the same name that was dropped; from version 6 on
 }
 
 struct Failure {
@@ -352,6 +398,7 @@ enum FailureCode {
   held @15;        # another connection has claimed the rows; from version 5 on, as those below
   notOwned @16;    # the rows are to be claimed before they are published
   older @17;       # a row is there with a later stamp
+  otherHistory @18;  # the version is here by another commit; from version 6 on
 }
 
 struct Stats {

@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use history::{History, N_CLIENTS, TENSORS};
-use lodestore_client::{Client, ClientConfig, ClientError};
+use lodestore_client::{Client, ClientConfig, ClientError, Pin};
 use lodestore_graph::NodeId;
 use servers::{N_SERVERS, Servers, WRITER};
 use support::Numbers;
@@ -46,7 +46,10 @@ fn number(name: &str) -> Option<f64> {
 
 fn connect(addresses: &[String], pin: bool) -> Result<Client, ClientError> {
     let deadline = Duration::from_secs(10);
-    Client::connect(addresses, ClientConfig { deadline, pin, ..ClientConfig::default() })
+    Client::connect(
+        addresses,
+        ClientConfig { deadline, pin: pin.then_some(Pin::Newest), ..ClientConfig::default() },
+    )
 }
 
 /// Repeats a call until it succeeds.

@@ -427,7 +427,7 @@ impl Bucket {
         if let Some(chunk) = upload.known.find(&hash, job.n_bytes) {
             return Ok((chunk, false));
         }
-        let chunk = ChunkId { hash, upload: number };
+        let chunk = upload.known.name(hash, number);
         self.write(&chunk_key(upload.part, &chunk), bytes).await?;
         Ok((chunk, true))
     }
@@ -512,6 +512,7 @@ fn read_chunk(files: &PartFiles, job: Job) -> Result<([u8; 32], Bytes), BucketEr
 fn published_chunks(listed: &[(ChunkId, u64)], last: Option<&Publication>) -> KnownChunks {
     let named: BTreeSet<&ChunkId> = last.into_iter().flat_map(Publication::chunks).collect();
     let mut known = KnownChunks::default();
+    named.iter().for_each(|chunk| known.add_named(**chunk));
     for (chunk, n_bytes) in listed.iter().filter(|(chunk, _)| named.contains(chunk)) {
         known.add(*chunk, *n_bytes);
     }

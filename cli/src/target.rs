@@ -127,10 +127,7 @@ impl Target {
     pub(crate) fn version(&self) -> Result<u32> {
         Ok(match self {
             Self::Files(live) => live.version(),
-            Self::Servers(client) => {
-                let stats = client.stats()?;
-                stats.iter().map(|(_, stats)| stats.updates.version).min().unwrap_or(0)
-            }
+            Self::Servers(client) => client.version_id()?.number,
         })
     }
 

@@ -12,6 +12,7 @@ use lodestore_schema::hello::{hello, plain_hello};
 use lodestore_schema::limits::{HELLO_BYTES, PREFIX_BYTES};
 use lodestore_schema::reply::{Description, TensorDescription};
 use lodestore_schema::request::Push;
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Versions, WireVersions,
 };
@@ -51,6 +52,8 @@ struct State {
     skew: Mutex<[usize; 3]>,
     /// Version in its answer to the last piece of a put.
     push_version: AtomicU32,
+    /// The versions of its rows.
+    versions: Mutex<Versions>,
     /// Pieces after the first of a put that it will have lost all pieces before.
     n_to_lose: AtomicU64,
     n_pulls: AtomicU64,
@@ -82,6 +85,7 @@ impl FakeServer {
             width: 1,
             row_bytes: ROW_BYTES as u32,
             stripe_rows: 1000,
+            uuid: [0; 16],
         };
         let mut description = Description {
             graph: [7; 16],
@@ -157,6 +161,11 @@ impl FakeServer {
         self.state.push_version.store(version, Ordering::Relaxed);
     }
 
+    /// Sets the version of its rows from now on. A pull that wants it by another commit is refused.
+    pub(crate) fn has_version(&self, version: VersionTag) {
+        *self.state.versions.lock().unwrap() = Versions { lowest: version, above: Vec::new() };
+    }
+
     /// Loses the pieces that came before the next `n` that are not the first of their put.
     pub(crate) fn loses_pieces(&self, n: u64) {
         self.state.n_to_lose.store(n, Ordering::SeqCst);
@@ -203,7 +212,8 @@ impl State {
             stream.read_exact(&mut head)?;
             stream.read_exact(&mut body)?;
             let mut frame = Vec::new();
-            match Request::decode(&head).unwrap().body {
+            let request = Request::decode(&head).unwrap();
+            match request.body {
                 RequestBody::Describe => {
                     self.n_described.fetch_add(1, Ordering::Relaxed);
                     Reply::Description(self.description.clone()).append_to(0, &mut frame);
@@ -211,6 +221,11 @@ impl State {
                 RequestBody::Pull { .. } => {
                     if !self.waits(&stream) {
                         return Ok(());
+                    }
+                    if let Some(failure) = self.refuses_history(&request) {
+                        Reply::Failure(failure).append_to(0, &mut frame);
+                        stream.write_all(&frame)?;
+                        continue;
                     }
                     if self.falsifies.load(Ordering::Relaxed) {
                         body.iter_mut().for_each(|byte| *byte ^= 0x55);
@@ -223,12 +238,12 @@ impl State {
                     let n_rows = body.len() / ROW_BYTES;
                     let n_first = if pause.is_zero() { n_rows } else { n_rows / 2 };
                     let (first, rest) = body.split_at(n_first * ROW_BYTES);
-                    append_rows(0, first, &mut frame);
+                    self.append_rows(0, first, &mut frame);
                     if !rest.is_empty() {
                         stream.write_all(&frame)?;
                         thread::sleep(pause);
                         frame.clear();
-                        append_rows(n_first as u32, rest, &mut frame);
+                        self.append_rows(n_first as u32, rest, &mut frame);
                     }
                 }
                 RequestBody::Push(push) => self.pushed(&push).append_to(0, &mut frame),
@@ -236,6 +251,23 @@ impl State {
             }
             stream.write_all(&frame)?;
         }
+    }
+
+    /// Returns the refusal of a version that another commit has made.
+    fn refuses_history(&self, request: &Request) -> Option<Failure> {
+        let (wanted, found) = (request.floors.lowest, self.versions.lock().unwrap().lowest);
+        let message = format!("expected {wanted}, found {found}");
+        let code = FailureCode::OtherHistory;
+        let failure = Failure { code, message, retry_after: Duration::ZERO };
+        wanted.is_other_history(found).then_some(failure)
+    }
+
+    /// Appends a chunk of an answer.
+    fn append_rows(&self, first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
+        let n_rows = (rows.len() / ROW_BYTES) as u32;
+        let versions = self.versions.lock().unwrap().clone();
+        Reply::Rows { first_row, n_rows, versions }.append_to(rows.len(), frame);
+        frame.extend_from_slice(rows);
     }
 
     /// Returns the answer to a piece of a put.
@@ -282,13 +314,6 @@ impl State {
         self.n_given_up.fetch_add(has_left.into(), Ordering::Relaxed);
         !has_left && !self.breaks.load(Ordering::Relaxed)
     }
-}
-
-/// Appends a chunk of an answer.
-fn append_rows(first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
-    let n_rows = (rows.len() / ROW_BYTES) as u32;
-    Reply::Rows { first_row, n_rows, versions: Versions::default() }.append_to(rows.len(), frame);
-    frame.extend_from_slice(rows);
 }
 
 /// Says hello with the refusal, as a server without room does, and reads the bytes that still

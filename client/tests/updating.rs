@@ -5,6 +5,8 @@
 
 #[path = "updating/concurrent.rs"]
 mod concurrent;
+#[path = "updating/cuts.rs"]
+mod cuts;
 #[path = "../../tests/support/edges.rs"]
 mod edges;
 #[path = "updating/frames.rs"]
@@ -16,6 +18,8 @@ mod graph;
 mod halfway;
 #[path = "updating/stopping.rs"]
 mod stopping;
+#[path = "updating/tensors.rs"]
+mod tensors;
 #[path = "../../tests/support/wire.rs"]
 #[allow(dead_code, reason = "each test file uses its part of it")]
 mod wire;

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
-use lodestore_schema::reply::{Copied, Description, Followed, PartState, Role, TensorDescription};
+use lodestore_schema::reply::{
+    Copied, Description, Followed, FollowerState, PartState, Role, TensorDescription,
+};
 use lodestore_schema::request::{CommitStep, CopyStep, FollowStep, PullKind, Push};
 use lodestore_schema::stats::{ServerStats, ShardStats};
-use lodestore_schema::versions::PartVersion;
+use lodestore_schema::versions::{PartVersion, VersionTag};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, Versions,
 };
@@ -65,9 +67,16 @@ fn requests() -> Vec<Request> {
             is_last: true,
             total_rows: 48,
         }),
-        RequestBody::Commit { version: 2, step: CommitStep::Prepare },
-        RequestBody::Commit { version: 2, step: CommitStep::Publish },
+        RequestBody::Commit { version: 2, step: CommitStep::Prepare, label: 1 << 70 },
+        RequestBody::Commit { version: 2, step: CommitStep::Publish, label: 0 },
         RequestBody::Follow { part: 3, step: FollowStep::Manifest },
+        RequestBody::Follow {
+            part: 3,
+            step: FollowStep::Serves {
+                version: VersionTag { number: 3, tag: 1 << 60 },
+                instance: 4,
+            },
+        },
         RequestBody::Follow { part: 3, step: FollowStep::Read { file: 1, offset: 4096 } },
         copy(CopyStep::Open { id: 7 }),
         copy(CopyStep::Seal),
@@ -82,13 +91,15 @@ fn requests() -> Vec<Request> {
         graph: 0x0123_4567_89ab_cdef,
         version: 5,
         floors: versions(),
+        exactly: true,
         body,
     };
     bodies.into_iter().map(request).collect()
 }
 
 fn versions() -> Versions {
-    Versions { lowest: 4, above: vec![PartVersion { part: 1, version: 5 }] }
+    let version = |number| VersionTag { number, tag: 1 << 60 };
+    Versions { lowest: version(4), above: vec![PartVersion { part: 1, version: version(5) }] }
 }
 
 fn replies() -> Vec<Reply> {
@@ -99,6 +110,7 @@ fn replies() -> Vec<Reply> {
         width: 100,
         row_bytes: 400,
         stripe_rows: 1000,
+        uuid: [3; 16],
     };
     let description = Description {
         graph: [7; 16],
@@ -109,9 +121,10 @@ fn replies() -> Vec<Reply> {
         shard_ports: vec![7172, 7173],
         n_shards: 2,
         version: 1,
-        states: vec![PartState { version: 3, role: Role::Follower }; 2],
+        states: vec![PartState { version: 3, tag: 1 << 60, role: Role::Follower }; 2],
         arriving: vec![2],
         instance: 9,
+        followers: vec![FollowerState { part: 1, instance: 4, ..FollowerState::default() }],
         ..Description::default()
     };
     let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };
@@ -122,7 +135,7 @@ fn replies() -> Vec<Reply> {
         Reply::Description(description),
         Reply::Stats(stats),
         Reply::Pushed { version: 2 },
-        Reply::Committed { version: 2 },
+        Reply::Committed { version: 2, label: 1 << 70 },
         Reply::Compacting { run: 1 },
         Reply::Shared { n_bytes: 1 << 20, n_tensors: 3 },
         Reply::SharedRows {

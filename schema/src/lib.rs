@@ -20,6 +20,7 @@ pub mod request;
 pub mod socket;
 pub mod stats;
 mod stripes;
+pub mod tags;
 pub mod token;
 pub mod versions;
 mod wire_versions;

@@ -7,9 +7,11 @@ pub const PREFIX_BYTES: usize = 8;
 /// Bytes of the hello that each side sends first.
 pub const HELLO_BYTES: usize = 16;
 /// Newest version of the wire that this crate speaks.
-pub const WIRE_VERSION: u16 = 5;
+pub const WIRE_VERSION: u16 = 6;
 /// Oldest version of the wire that this crate speaks.
 pub const WIRE_VERSION_OLDEST: u16 = 3;
+/// First version in which a version is a number and a commit, and a tensor a name and a uuid.
+pub const WIRE_VERSION_IDENTITY: u16 = 6;
 /// Last version whose hello has no range.
 pub const WIRE_VERSION_PLAIN_MAX: u16 = 3;
 
@@ -19,7 +21,9 @@ pub const TOKEN_BYTES_MIN: usize = 16;
 pub const TOKEN_BYTES_MAX: usize = 128;
 
 /// Largest head of a request. Requests are a few words; the ids travel in the body.
-pub const REQUEST_HEAD_BYTES_MAX: usize = 1024;
+pub const REQUEST_HEAD_BYTES_MAX: usize = 2048;
+/// The same for peers of versions before [`WIRE_VERSION_IDENTITY`].
+pub const REQUEST_HEAD_BYTES_MAX_BEFORE: usize = 1024;
 /// Largest head of a reply: a description with the bounds and states of 65 535 partitions fits.
 pub const REPLY_HEAD_BYTES_MAX: usize = 2 << 20;
 
@@ -42,10 +46,11 @@ pub const CLAIM_RANGES_MAX: usize = 1 << 16;
 pub const ROWS_PER_PUBLISH_MAX: usize = ROWS_PER_PUSH_MAX;
 /// Most partitions of which a message names a version of its own.
 pub const FLOORS_MAX: usize = 64;
-/// Furthest that a commit may be beyond the version before it. Servers that were committed apart
-/// need such a commit to come together. The limit protects versions, which are 32-bit numbers, from
-/// being used up.
-pub const COMMIT_AHEAD_MAX: u32 = 1 << 16;
+/// Most followers that a description lists, each of one partition.
+pub const FOLLOWERS_MAX: usize = 1 << 14;
+/// Furthest that a commit may be beyond the committed version: rows may be pending for the version
+/// after one whose commit was cut off.
+pub const COMMIT_AHEAD_MAX: u32 = 2;
 
 /// Largest row that can be served.
 pub const ROW_BYTES_MAX: usize = 1 << 20;
@@ -99,7 +104,8 @@ const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(2 * NAME_BYTES_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(2 * CLAIM_RANGES_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REPLY_BODY_BYTES_MAX);
-const _: () = assert!(8 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(16 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(8 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX_BEFORE);
 const _: () = assert!(CHUNK_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(COPY_PIECE_BYTES <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(SHARED_BYTES_MAX <= u32::MAX as usize);
@@ -108,4 +114,7 @@ const _: () = assert!(REPLY_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(REQUEST_BODY_BYTES_MAX <= u32::MAX as usize);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
 const _: () = assert!(size_of::<u32>() + ROW_BYTES_MAX <= PUSH_BODY_BYTES_MAX);
-const _: () = assert!(REPLY_HEAD_BYTES_MAX >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize);
+const _: () = assert!(
+    REPLY_HEAD_BYTES_MAX
+        >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize + 24 * FOLLOWERS_MAX
+);

@@ -58,6 +58,7 @@ fn requests_of_version_3_are_read() {
         graph: 9,
         version: 0,
         floors: Versions::default(),
+        exactly: false,
         body: RequestBody::Pull { tensor: 1, kind: PullKind::Vector },
     };
     check_request(PULL, &pull, 8);
@@ -75,6 +76,7 @@ fn replies_of_version_3_are_read() {
         width: 1,
         row_bytes: 4,
         stripe_rows: 1000,
+        uuid: [0; 16],
     };
     let description = Description {
         graph: [7; 16],

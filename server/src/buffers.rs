@@ -7,7 +7,7 @@ use lodestore_graph::NodeId;
 use lodestore_schema::limits::FLOORS_MAX;
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
-pub(crate) const HEAD_ROOM: usize = 128 + 8 * FLOORS_MAX;
+pub(crate) const HEAD_ROOM: usize = 128 + 16 * FLOORS_MAX;
 
 /// Bulk buffers of one request, lent by the shard and reused.
 #[derive(Debug, Default)]

@@ -3,15 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use glommio::channels::channel_mesh::Senders;
 use glommio::channels::local_channel::{self, LocalSender};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::{Failure, FailureCode};
-use lodestore_store::update::GraphVersion;
 
+use crate::cut::Cut;
 use crate::error::failure;
 use crate::reads::PullOrder;
 
@@ -27,12 +27,21 @@ pub(crate) enum Message {
 pub(crate) enum ShardRequest {
     /// Gather rows, as long as a pull waits for them, in the order of their pull.
     Gather(GatherRequest),
-    /// Read the newest version of all partitions from now on.
-    Refresh,
+    /// Read the newest version of a partition, or of all, from now on.
+    Refresh(Refresh),
     /// Serve a partition that has come.
     Open(PartId),
     /// Release a partition.
     Close(PartId),
+}
+
+/// Partitions whose newest version is to be read.
+#[derive(Clone)]
+pub(crate) struct Refresh {
+    /// The partition; `None` for all that are open.
+    pub(crate) part: Option<PartId>,
+    /// Receives those whose version before is still read, with the reason.
+    pub(crate) failed: Arc<Mutex<Vec<(PartId, Failure)>>>,
 }
 
 /// Rows that a pull asks of the shard that owns them, and whether their answer is still waited for.
@@ -42,8 +51,8 @@ pub(crate) struct GatherRequest {
     pub(crate) order: PullOrder,
     /// Rows of the pull that will be asked for after these.
     pub(crate) n_rows_after: usize,
-    /// The version of the rows; `None` for the newest.
-    pub(crate) pinned: Option<Arc<GraphVersion>>,
+    /// The versions of the rows.
+    pub(crate) cut: Option<Arc<Cut>>,
     given_up: Arc<AtomicBool>,
 }
 
@@ -71,7 +80,7 @@ impl Mesh {
         // Whatever ends this wait, a deadline included, takes the ticket with it.
         let given_up = match &request {
             ShardRequest::Gather(gather) => Some(Arc::clone(&gather.given_up)),
-            ShardRequest::Refresh | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
+            ShardRequest::Refresh(_) | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
         };
         let _ticket = PendingReply { mesh: self, ticket, given_up };
         let gone = || failure(FailureCode::Stopping, format!("shard {shard} has stopped"));
@@ -112,9 +121,9 @@ impl GatherRequest {
         ids: Vec<NodeId>,
         order: PullOrder,
         n_rows_after: usize,
-        pinned: Option<Arc<GraphVersion>>,
+        cut: Option<Arc<Cut>>,
     ) -> Self {
-        Self { tensor, ids, order, n_rows_after, pinned, given_up: Arc::default() }
+        Self { tensor, ids, order, n_rows_after, cut, given_up: Arc::default() }
     }
 
     /// Returns whether no request waits any longer.

@@ -1,17 +1,17 @@
 //! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_graph::{PartId, PartitionBook};
+use lodestore_schema::Stripes;
 use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::reply::{Description, PartState, Role, TensorDescription, graph_tag};
+use lodestore_schema::reply::{Description, PartState, Role, TensorDescription};
 use lodestore_schema::stats::UpdateStats;
-use lodestore_schema::versions::PartVersion;
-use lodestore_schema::{Stripes, Versions};
+use lodestore_schema::versions::VersionTag;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::transfer::Arrival;
 use lodestore_store::update::TensorHandle;
@@ -21,10 +21,15 @@ use lodestore_store::{
 use uuid::Uuid;
 
 use crate::config::ServerConfig;
+use crate::cut::{Cut, PartCut};
 use crate::error::ServerError;
+use crate::followers::Followers;
 use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
+
+/// Looks for a moment in which no commit publishes a partition, which takes it less than one look.
+const LOOKS_MAX: usize = 1000;
 
 /// The partitions and tensors of one server.
 pub(crate) struct Partitions {
@@ -49,22 +54,24 @@ pub(crate) struct Partitions {
     /// The partitions, open.
     pub(crate) live: Arc<GraphHandle>,
     /// Versions that are kept for readers.
-    pub(crate) pins: Pins,
+    pub(crate) pins: Pins<Cut>,
     /// Cost of reads from the graph's disk.
     pub(crate) profile: DiskProfile,
     /// As configured.
     pub(crate) writable: bool,
     /// Addresses of the writers that it follows.
     pub(crate) follows: Option<String>,
-    /// By partition: the version that every shard has come to.
-    served: Vec<AtomicU32>,
+    /// The versions that every shard has come to: pulls that begin now read them.
+    served: RwLock<Arc<Cut>>,
     /// By partition: the newest version that is published; `None` where none ever is.
     published: Option<Vec<AtomicU32>>,
-    /// Partitions that have another writer now, with the last version that this one and that have
-    /// in common.
+    /// Partitions that another writer has taken over, each with the last version that is common to
+    /// both; later ones are read by pinned readers alone.
     fenced: RwLock<BTreeMap<PartId, u32>>,
     /// Unfinished puts in pieces.
     pub(crate) puts: Puts,
+    /// Servers that follow this one.
+    pub(crate) followers: Followers,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
@@ -94,8 +101,10 @@ impl Partitions {
         if let Some(&found) = parts.iter().find(|part| part.0 > last) {
             return Err(ServerError::NoPart { found, last });
         }
-        let specs = graph.meta().tensors.iter();
-        let tensors = specs.map(|spec| ServedTensor::new(spec, n_shards));
+        let meta = graph.meta();
+        let specs = meta.tensors.iter();
+        let tensors =
+            specs.map(|spec| ServedTensor::new(spec, meta.tensor_uuid(&spec.name), n_shards));
         let tensors = tensors.collect::<Result<_, _>>()?;
         let mode = match (config.writable, &config.follow) {
             (true, _) => OpenMode::Write,
@@ -107,9 +116,8 @@ impl Partitions {
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
-        let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
-        let served = book.parts().map(served).collect();
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
+        let none = Cut::new(book.parts().map(|_| None).collect());
         let this = Self {
             book,
             parts: RwLock::new(parts.into()),
@@ -126,13 +134,15 @@ impl Partitions {
             profile,
             writable: config.writable,
             follows: config.follow.clone(),
-            served,
+            served: RwLock::new(none.into()),
             published,
             fenced: RwLock::default(),
             puts: Puts::default(),
+            followers: Followers::default(),
             // Never 0, which stands for none.
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
+        this.note_served(this.seen(None));
         if let Some(reason) = &config.paused {
             this.pause(reason);
         }
@@ -162,6 +172,10 @@ impl Partitions {
             changed.sort_unstable();
         }
         *parts = changed.into();
+        if !is_served {
+            let mut served = self.served.write().ignore_poison();
+            *served = served.with([(part, None)]).into();
+        }
         self.has_changed();
     }
 
@@ -197,15 +211,15 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the version of a partition that every shard has reached. No gather that begins now
-    /// reads an earlier one.
-    pub(crate) fn served_version(&self, part: PartId) -> u32 {
-        self.served.get(part.index()).map_or(0, |version| version.load(Ordering::Acquire))
+    /// Returns the versions that a pull reads which begins now: those that every shard has reached.
+    pub(crate) fn served(&self) -> Arc<Cut> {
+        Arc::clone(&self.served.read().ignore_poison())
     }
 
-    /// Returns the lowest version that every shard has reached, over all partitions here.
-    pub(crate) fn lowest_served(&self) -> u32 {
-        self.parts().iter().map(|&part| self.served_version(part)).min().unwrap_or(0)
+    /// Returns the version of a partition that every shard has reached; 0 where it is not here. No
+    /// pull that begins now reads another one.
+    pub(crate) fn served_version(&self, part: PartId) -> u32 {
+        self.served().version(part).map_or(0, |version| version.number)
     }
 
     /// Returns the committed versions of a partition, or of all that are open.
@@ -217,36 +231,80 @@ impl Partitions {
 
     /// Returns whether a shard is known to read a version of a partition before the committed one.
     pub(crate) fn is_behind(&self) -> bool {
-        self.committed(None).iter().any(|&(part, version)| self.served_version(part) < version)
+        let newest = |(part, version): &(PartId, u32)| (*version).min(self.last_common(*part));
+        self.committed(None).iter().any(|it| self.served_version(it.0) < newest(it))
     }
 
-    /// Notes that every shard has come to these versions.
-    pub(crate) fn note_served(&self, versions: &[(PartId, u32)]) {
-        for &(part, version) in versions {
-            self.served[part.index()].fetch_max(version, Ordering::AcqRel);
-        }
+    /// Returns the newest committed version of a partition, or of all that are open.
+    pub(crate) fn seen(&self, part: Option<PartId>) -> Vec<(PartId, Arc<PartCut>)> {
+        let committed = self.committed(part).into_iter();
+        committed.filter_map(|(part, _)| Some((part, self.newest_of(part)?))).collect()
     }
 
-    /// Returns the versions that the partitions of these nodes have, or higher ones. Rows that were
-    /// gathered before are of no later version.
-    pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
-        let committed = self.committed(None);
-        let all = committed.iter().map(|&(part, version)| PartVersion { part: part.0, version });
-        if let Some(exact) = Versions::exactly(all.clone()) {
-            return exact;
+    fn newest_of(&self, part: PartId) -> Option<Arc<PartCut>> {
+        let n_tensors = self.tensors.len();
+        for _ in 0..LOOKS_MAX {
+            let number = self.live.part_version(part)?;
+            if number > self.last_common(part) {
+                return PartCut::at(&self.live, part, self.last_common(part), n_tensors);
+            }
+            if let Some(cut) = PartCut::newest(&self.live, part, number, n_tensors) {
+                return Some(cut);
+            }
+            // A commit is publishing: the number of the partition follows those of its tensors.
+            std::thread::yield_now();
         }
-        // A look at each node only where there are too many partitions to name.
-        let parts: BTreeSet<u16> =
-            ids.iter().filter_map(|id| Some(self.book.part_of(*id)?.0)).collect();
-        Versions::reaching(all.filter(|it| parts.contains(&it.part)))
+        PartCut::at(&self.live, part, self.live.part_version(part)?, n_tensors)
+    }
+
+    /// Notes that another writer has taken a partition over, which continues from `last_common`.
+    /// From now on pulls read that version, or an earlier one that is served already. A partition of
+    /// which it cannot be read any more is not served. Blocks while its index is built.
+    pub(crate) fn fence(&self, part: PartId, last_common: u32) {
+        let last_common = *self.fenced.write().ignore_poison().entry(part).or_insert(last_common);
+        if self.served_version(part) > last_common {
+            let common = PartCut::at(&self.live, part, last_common, self.tensors.len());
+            let is_served = common.is_some();
+            {
+                let mut served = self.served.write().ignore_poison();
+                *served = served.with([(part, common)]).into();
+            }
+            if !is_served {
+                self.set_served(part, false);
+            }
+        }
+        self.has_changed();
+    }
+
+    /// Returns the newest version of a partition that may be served.
+    fn last_common(&self, part: PartId) -> u32 {
+        self.fenced(part).unwrap_or(u32::MAX)
+    }
+
+    /// Notes that every shard has come to these versions, or later ones.
+    pub(crate) fn note_served(&self, seen: Vec<(PartId, Arc<PartCut>)>) {
+        let mut served = self.served.write().ignore_poison();
+        let is_new = |(part, cut): &(PartId, Arc<PartCut>)| {
+            let is_open = self.live.part_version(*part).is_some();
+            let known = served.part(*part);
+            is_open && known.is_none_or(|known| known.is_replaced_by(cut, &self.live, *part))
+        };
+        let new: Vec<_> = seen.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return;
+        }
+        let after = |(part, cut): (PartId, Arc<PartCut>)| {
+            let known = served.part(part);
+            let cut = known.map_or_else(|| Arc::clone(&cut), |known| Arc::new(cut.after(known)));
+            (part, Some(cut))
+        };
+        let changed: Vec<_> = new.into_iter().map(after).collect();
+        *served = served.with(changed).into();
     }
 
     /// Returns numbers of which one changes whenever the description does.
     pub(crate) fn described(&self) -> [u64; 2] {
-        let parts = self.parts();
-        let changes = self.changes.load(Ordering::Acquire);
-        // Versions of the same partitions only ascend.
-        [changes, parts.iter().map(|&part| u64::from(self.served_version(part))).sum()]
+        [self.changes.load(Ordering::Acquire), self.served().serial()]
     }
 
     /// Lets one partition come or go at a time; `None` while another does.
@@ -267,7 +325,12 @@ impl Partitions {
             (false, Some(_)) => Role::Follower,
             (false, None) => Role::Reader,
         };
-        let state = |&part: &PartId| PartState { version: self.served_version(part), role };
+        let served = self.served();
+        let state = |&part: &PartId| {
+            let VersionTag { number, tag } = served.version(part).unwrap_or_default();
+            let role = if self.fenced(part).is_some() { Role::Reader } else { role };
+            PartState { version: number, tag, role }
+        };
         let states: Vec<PartState> = parts.iter().map(state).collect();
         Description {
             graph: *meta.uuid.as_bytes(),
@@ -277,13 +340,14 @@ impl Partitions {
             tensors: self.tensors.iter().map(|tensor| tensor.description.clone()).collect(),
             shard_ports: shard_ports.to_vec(),
             n_shards,
-            version: self.live.version(),
+            version: states.iter().map(|state| state.version).min().unwrap_or(0),
             writable: self.writable,
             shares: true,
             roams: self.roams,
             states,
             arriving: coming.map(|part| part.0).collect(),
             instance: self.instance,
+            followers: self.followers.list(),
         }
     }
 
@@ -315,11 +379,6 @@ impl Partitions {
         }
     }
 
-    /// Notes that a partition has another writer now.
-    pub(crate) fn note_fenced(&self, part: PartId, common: u32) {
-        self.fenced.write().ignore_poison().entry(part).or_insert(common);
-    }
-
     /// Returns the last common version of a partition that has another writer now.
     pub(crate) fn fenced(&self, part: PartId) -> Option<u32> {
         self.fenced.read().ignore_poison().get(&part).copied()
@@ -345,13 +404,19 @@ impl Partitions {
     pub(crate) fn keep_newest(&self) {
         // A version that cannot be pinned is not committed on all partitions.
         if let Ok(pinned) = self.live.pin(self.live.version()) {
-            self.pins.keep(pinned.version(), &Arc::new(pinned), Use::Newest, Instant::now());
+            let cut = Cut::pinned(&self.live, &pinned, self.tensors.len());
+            self.pins.keep(pinned.version(), &Arc::new(cut), Use::Newest, Instant::now());
         }
     }
 
-    /// Returns the name of the graph in requests.
-    pub(crate) fn graph_tag(&self) -> u64 {
-        graph_tag(*self.live.graph().meta().uuid.as_bytes())
+    /// Returns the identity of the graph (uuid).
+    pub(crate) fn graph(&self) -> [u8; 16] {
+        *self.live.graph().meta().uuid.as_bytes()
+    }
+
+    /// Returns the number by which clients tell this server, as it runs, from others.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
     }
 
     /// Returns every tensor of every partition here, with its position in the graph's description.
@@ -380,7 +445,7 @@ impl Drop for Moving<'_> {
 }
 
 impl ServedTensor {
-    fn new(spec: &TensorSpec, n_shards: u16) -> Result<Self, ServerError> {
+    fn new(spec: &TensorSpec, uuid: Uuid, n_shards: u16) -> Result<Self, ServerError> {
         let found = spec.row_bytes();
         let row_bytes = u32::try_from(found)
             .ok()
@@ -397,6 +462,7 @@ impl ServedTensor {
             width: spec.width,
             row_bytes,
             stripe_rows: stripes.stripe_rows(),
+            uuid: uuid.into_bytes(),
         };
         Ok(Self { description, stripes })
     }

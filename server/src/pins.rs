@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_store::update::GraphVersion;
 
 /// Most versions that are kept for readers.
 pub(crate) const PINS_MAX: usize = 64;
@@ -22,7 +21,7 @@ const NEWEST_FOR: Duration = Duration::from_mins(1);
 
 /// The versions that are kept.
 #[derive(Debug)]
-pub(crate) struct Pins<T = GraphVersion>(Mutex<BTreeMap<u32, Pin<T>>>);
+pub(crate) struct Pins<T>(Mutex<BTreeMap<u32, Pin<T>>>);
 
 /// Why a version is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +66,11 @@ impl<T> Pins<T> {
         }
         (pin.of, pin.last_used) = (Use::Reader, now);
         Some(Arc::clone(&pin.version))
+    }
+
+    /// Returns a version if it is kept, for no longer than it was.
+    pub(crate) fn peek(&self, version: u32) -> Option<Arc<T>> {
+        self.lock().get(&version).map(|pin| Arc::clone(&pin.version))
     }
 
     /// Keeps a version; an entry from before partitions were added is replaced. Returns `false`,

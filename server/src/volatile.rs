@@ -8,6 +8,7 @@ use lodestore_cache::{MemoryBudget, VolatileStore};
 use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
 use lodestore_schema::stats::VolatileStats;
+use lodestore_schema::tags::volatile_tag;
 use lodestore_schema::{Failure, FailureCode};
 
 use crate::config::{ServerConfig, VolatileChoice};
@@ -104,6 +105,12 @@ impl Volatile {
             );
             failure(FailureCode::NotFound, message)
         })
+    }
+
+    /// Returns the tag of the tensor of this name, if it is declared.
+    pub(crate) fn tag_of(&self, graph: [u8; 16], name: &str) -> Option<u64> {
+        let tensor = self.store.get(name)?;
+        Some(volatile_tag(graph, name, &declared(&tensor)))
     }
 
     /// Fails where clients may not publish rows.

@@ -64,6 +64,13 @@ impl Served {
 
     /// Checks every row, through the servers at `from` or, if there are none, from the files.
     fn check(&self, from: &[&str]) {
+        self.gather(from, &[]).succeeded();
+        let found = NpyArray::open(&self.source.file("out.npy")).unwrap();
+        assert!(found.bytes() == bytemuck::cast_slice::<_, u8>(&self.feat), "{from:?}");
+    }
+
+    /// Gathers every row into `out.npy`.
+    fn gather(&self, from: &[&str], more: &[&str]) -> Finished {
         let (ids, out) = (self.source.file("all.npy"), self.source.file("out.npy"));
         write_npy(&ids, NpyType::U32, &[u64::from(N_NODES)], &(0..N_NODES).collect::<Vec<_>>());
         let files = [&ids, &out, &self.graph].map(|path| path.to_str().unwrap());
@@ -73,10 +80,31 @@ impl Served {
         if from.is_empty() {
             args.extend(["--graph", files[2]]);
         }
-        lode(args).succeeded();
-        let found = NpyArray::open(&out).unwrap();
-        assert!(found.bytes() == bytemuck::cast_slice::<_, u8>(&self.feat), "{from:?}");
+        args.extend(more);
+        lode(args)
     }
+}
+
+#[test]
+fn rows_of_a_version_are_gathered_from_servers_as_from_files() {
+    let mut served = Served::new(2);
+    let server = served.serve("--writable --insecure");
+    let to = [server.address.as_str()];
+    let rows_of = |served: &Served, from: &[&str], version: &str| {
+        served.gather(from, &["--version", version]).succeeded();
+        let rows = NpyArray::open(&served.source.file("out.npy")).unwrap();
+        rows.bytes().to_vec()
+    };
+    let before = bytemuck::cast_slice::<_, u8>(&served.feat).to_vec();
+    served.put(&to, &[5, 17, 300], 8, &["--commit"]).succeeded();
+    let after = bytemuck::cast_slice::<_, u8>(&served.feat).to_vec();
+    for from in [&to[..], &[]] {
+        assert!(rows_of(&served, from, "1") == before, "{from:?}");
+        assert!(rows_of(&served, from, "2") == after, "{from:?}");
+        served.gather(from, &["--version", "3"]).failed(1, &["version 3"]);
+    }
+    served.gather(&to, &["--version", "1", "--pin"]).failed(2, &["cannot be used with"]);
+    server.stop();
 }
 
 #[test]
@@ -186,8 +214,8 @@ fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() 
     served.put(&to, &[5, 6, 7, 8], 9, &[]).succeeded();
     let mut raw = PlainConnection::open(to[0]);
     for step in [CommitStep::Prepare, CommitStep::Publish] {
-        raw.ask(RequestBody::Commit { version: 3, step }, &[]);
-        assert_eq!(raw.answer().0, Reply::Committed { version: 3 });
+        raw.ask(RequestBody::Commit { version: 3, step, label: 0 }, &[]);
+        assert!(matches!(raw.answer().0, Reply::Committed { version: 3, .. }));
     }
     assert_eq!(outcome(commit(&to)), (3, true, vec![3; 3]));
     served.committed();

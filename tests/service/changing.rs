@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientConfig, PullKind, RowSource};
+use lodestore_client::{Client, ClientConfig, Pin, PullKind, RowSource};
 use lodestore_graph::NodeId;
 
 use crate::support::Numbers;
@@ -54,7 +54,8 @@ impl Drop for EndOnDrop<'_> {
 
 fn connect(address: &str, pin: bool) -> Client {
     let deadline = Duration::from_secs(20);
-    let config = ClientConfig { pin, deadline, ..ClientConfig::default() };
+    let config =
+        ClientConfig { pin: pin.then_some(Pin::Newest), deadline, ..ClientConfig::default() };
     Client::connect(&[address], config).unwrap()
 }
 

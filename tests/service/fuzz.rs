@@ -23,7 +23,7 @@ use lodestore_schema::name::Name;
 use lodestore_schema::request::{
     CommitStep, CopyStep, Declare, FollowStep, Publish, PullKind, PullVolatile, Push,
 };
-use lodestore_schema::versions::PartVersion;
+use lodestore_schema::versions::{PartVersion, VersionTag};
 use lodestore_schema::{Request, RequestBody, Token, Versions};
 
 use crate::support::Numbers;
@@ -219,6 +219,7 @@ impl Liar {
             graph: if self.one_in(20) { self.numbers.next() } else { 0 },
             version: if self.one_in(20) { self.numbers.below(9) } else { 0 },
             floors: self.floors(),
+            exactly: self.one_in(20),
             body,
         };
         let rows = match body {
@@ -299,8 +300,14 @@ impl Liar {
             return Versions::default();
         }
         let above = (0..self.numbers.below(3) as u16)
-            .map(|part| PartVersion { part, version: self.numbers.below(4) });
-        Versions { above: above.collect(), lowest: self.numbers.below(3) }
+            .map(|part| PartVersion { part, version: self.version_tag(4) });
+        Versions { above: above.collect(), lowest: self.version_tag(3) }
+    }
+
+    /// Returns a version, which was mostly made by an unknown commit.
+    fn version_tag(&mut self, end: u32) -> VersionTag {
+        let tag = if self.one_in(10) { self.numbers.next() } else { 0 };
+        VersionTag { number: self.numbers.below(end), tag }
     }
 
     /// Returns what to ask of volatile rows, and with how many ids.
@@ -359,8 +366,13 @@ impl Liar {
             41 => {
                 let (part, file) = (numbers.below(3) as u16, numbers.below(9) as u16);
                 let offset = numbers.next();
-                let steps = [FollowStep::Manifest, FollowStep::Read { file, offset }];
-                (RequestBody::Follow { part, step: steps[numbers.below(2) as usize] }, 0)
+                let version = VersionTag { number: file.into(), tag: offset };
+                let steps = [
+                    FollowStep::Manifest,
+                    FollowStep::Read { file, offset },
+                    FollowStep::Serves { version, instance: offset },
+                ];
+                (RequestBody::Follow { part, step: steps[numbers.below(3) as usize] }, 0)
             }
             42 => (RequestBody::Lend { tensor }, 0),
             43..45 => (RequestBody::Pull { tensor, kind }, 3000),
@@ -372,5 +384,5 @@ impl Liar {
 
 fn commit(version: u32, step: u32) -> RequestBody {
     let step = if step == 0 { CommitStep::Prepare } else { CommitStep::Publish };
-    RequestBody::Commit { version, step }
+    RequestBody::Commit { version, step, label: 0 }
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
+use lodestore_client::transfer::PartitionTransfer;
+use lodestore_client::{Client, ClientConfig, ClientError, Pin, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::{FailureCode, Reply, RequestBody};
@@ -18,7 +19,7 @@ use crate::support::Numbers;
 use crate::support::process::{Serving, lode_line};
 use crate::support::wire::PlainConnection;
 use crate::support::workload::{ROW_BYTES, known_graph, put_row};
-use crate::{N_NODES, N_PARTS};
+use crate::{N_NODES, N_PARTS, Two, plan};
 
 /// A graph with its writer, and folders for followers.
 struct Cluster {
@@ -179,7 +180,7 @@ fn a_commit_that_is_cut_off_between_its_steps_is_repeated_and_ends_the_same() {
     let follower = cluster.follow(0, 10);
     let before = rows_at(&cluster.writer.address);
     let version = put(&client(&[&cluster.writer.address]), &all_nodes(), 5).unwrap();
-    let prepare = RequestBody::Commit { version, step: CommitStep::Prepare };
+    let prepare = RequestBody::Commit { version, step: CommitStep::Prepare, label: 0 };
     let mut plain = PlainConnection::open(&cluster.writer.address);
     for _ in 0..2 {
         plain.ask_bytes(prepare, &[]);
@@ -244,7 +245,7 @@ fn a_pinned_reader_has_the_same_rows_while_others_put_and_commit() {
     let writing = client(&addresses);
     put(&writing, &all_nodes(), 1).unwrap();
     writing.wait_for_followers(writing.commit().unwrap(), 1).unwrap();
-    let pin = ClientConfig { pin: true, ..ClientConfig::default() };
+    let pin = ClientConfig { pin: Some(Pin::Newest), ..ClientConfig::default() };
     let pinned = Client::connect(&addresses, pin).unwrap();
     let expected = rows_of(&pinned);
     assert_eq!(turn_of(&expected), 1);
@@ -276,7 +277,7 @@ fn what_cannot_follow_says_what_to_do() {
     let error = put(&client(&[&address]), &[NodeId(1)], 1).unwrap_err();
     assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
     let mut plain = PlainConnection::open(&address);
-    plain.ask_bytes(RequestBody::Commit { version: 2, step: CommitStep::Publish }, &[]);
+    plain.ask_bytes(RequestBody::Commit { version: 2, step: CommitStep::Publish, label: 0 }, &[]);
     let Reply::Failure(failure) = plain.answer().0 else { panic!("it commits") };
     assert!(
         failure.code == FailureCode::ReadOnly && failure.message.contains(&writer),
@@ -390,4 +391,33 @@ fn copy_dir(from: &Path, to: &Path) {
             std::fs::copy(entry.path(), to).unwrap();
         }
     }
+}
+
+/// A partition moves to another writer: its follower goes over to that.
+#[test]
+fn a_follower_goes_over_to_the_writer_that_takes_its_partition() {
+    let two = Two::new();
+    let servers = [0, 1].map(|at| two.serve(at, "127.0.0.1:0"));
+    let [from, to] = &servers;
+    let folder = two.folders[1].with_file_name("follower");
+    let follow = format!("--follow {} --follow {}", from.address, to.address);
+    let follow = format!("{follow} --follow-interval 20 --shards 1 --listen 127.0.0.1:0");
+    let follower = Serving::start(&folder, &follow);
+    let all = client(&[&from.address, &to.address]);
+    // It counts though the client is not connected to it.
+    put(&all, &all_nodes(), 1).unwrap();
+    all.wait_for_followers(all.commit().unwrap(), 1).unwrap();
+    assert_eq!(turn_of(&rows_at(&follower.address)), 1);
+    let plan = plan(from, 1, &two.folders[1], Some(to));
+    PartitionTransfer::run(plan, &mut |_, _| {}).unwrap();
+    for turn in 2..4 {
+        put(&all, &all_nodes(), turn).unwrap();
+        all.wait_for_followers(all.commit().unwrap(), 1).unwrap();
+        let rows = rows_at(&follower.address);
+        assert!(rows.chunks_exact(ROW_BYTES).all(|row| turn_of(row) == turn), "turn {turn}");
+    }
+    let error = all.wait_for_followers(all.commit().unwrap(), 2).unwrap_err();
+    assert!(error.to_string().contains("1 are known to"), "{error}");
+    follower.stop();
+    servers.into_iter().for_each(Serving::stop);
 }

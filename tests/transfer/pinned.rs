@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use lodestore_client::transfer::PartitionTransfer;
-use lodestore_client::{Client, ClientConfig};
+use lodestore_client::{Client, ClientConfig, Pin};
 use lodestore_graph::NodeId;
 
 use crate::support::process::Serving;
@@ -15,7 +15,8 @@ use crate::{N_NODES, Two, plan};
 fn client(servers: &[Serving], pin: bool) -> Client {
     let addresses: Vec<&str> = servers.iter().map(|it| it.address.as_str()).collect();
     let deadline = Duration::from_secs(10);
-    let config = ClientConfig { deadline, pin, ..ClientConfig::default() };
+    let config =
+        ClientConfig { deadline, pin: pin.then_some(Pin::Newest), ..ClientConfig::default() };
     Client::connect(&addresses, config).unwrap()
 }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::source::{PullStats, TensorInfo};
-use lodestore_client::{Client, ClientConfig, EmbeddedSource, PullKind, RowSource};
+use lodestore_client::{
+    Client, ClientConfig, EmbeddedSource, Pin, PullKind, RowSource, VersionTag,
+};
 use lodestore_graph::npy::NpyWriter;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::{
@@ -36,6 +38,7 @@ Example:
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
   lode gather --graph my-graph --version 3 --tensor feat --ids ids.npy --out rows.npy
   lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --f32 --out rows.npy
+  lode gather --connect 127.0.0.1:7171 --version 3 --tensor feat --ids ids.npy --out rows.npy
 
 Row i of the output is the row of id i; ids may repeat and come in any order.
 --graph has the rows of the partitions that are on this machine; an id of another is an error.")]
@@ -51,8 +54,8 @@ pub(crate) struct GatherArgs {
     /// direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t, conflicts_with = "connect")]
     reader: ReaderKind,
-    /// With --graph: the rows of this committed version; without it all that was put.
-    #[arg(long, value_name = "N", conflicts_with = "connect")]
+    /// The rows of this committed version; without it those of the newest.
+    #[arg(long, value_name = "N")]
     version: Option<u32>,
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
@@ -75,7 +78,7 @@ pub(crate) struct GatherArgs {
     deadline: u64,
     /// With --connect: only rows of the version that the servers have committed now, whatever is
     /// committed before the last row has come.
-    #[arg(long, conflicts_with = "graph")]
+    #[arg(long, conflicts_with_all = ["graph", "version"])]
     pin: bool,
     #[command(flatten)]
     security: SecurityArgs,
@@ -137,7 +140,11 @@ impl GatherArgs {
             return Ok((Box::new(EmbeddedSource::new(store)), here));
         }
         let config = self.security.client_config(Duration::from_secs(self.deadline))?;
-        let client = Client::connect(&self.connect, ClientConfig { pin: self.pin, ..config })?;
+        let pin = match self.version {
+            Some(version) => Some(Pin::At(VersionTag::any(version))),
+            None => self.pin.then_some(Pin::Newest),
+        };
+        let client = Client::connect(&self.connect, ClientConfig { pin, ..config })?;
         // It says itself which partitions no server has.
         let parts = client.book().parts().collect();
         Ok((Box::new(client), parts))

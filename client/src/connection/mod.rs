@@ -160,6 +160,11 @@ impl Connection {
         Ok(theirs)
     }
 
+    /// Returns the version of the wire that both ends have agreed on.
+    pub(crate) fn version(&self) -> u16 {
+        self.version
+    }
+
     /// Sends a request with the ids of a pull, if it is one.
     pub(crate) fn send(
         &mut self,
@@ -187,7 +192,8 @@ impl Connection {
         let mut frame = std::mem::take(&mut self.frame);
         frame.clear();
         frame.reserve(body_bytes);
-        Request { sent: self.age(), ..request.clone() }.append_to(body_bytes, &mut frame);
+        let request = Request { sent: self.age(), ..request.clone() };
+        request.for_version(self.version).append_to(body_bytes, &mut frame);
         body(&mut frame);
         let sent = self.write(&frame);
         self.frame = frame;

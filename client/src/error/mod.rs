@@ -9,11 +9,13 @@ use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{NodeId, PartId};
 pub use lodestore_schema::FailureCode;
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
+use crate::source::RowSource;
 
 /// Reason why rows are not available.
 #[derive(Debug, Error)]
@@ -59,6 +61,17 @@ pub enum ClientError {
         address: Address,
         /// The tensor.
         tensor: String,
+    },
+    /// A volatile tensor was declared with another shape than this client knew.
+    #[error(
+        "volatile tensor `{tensor}` was declared again since it was asked for, with other rows: {found}; \
+         ask for its shape again"
+    )]
+    VolatileChanged {
+        /// The tensor.
+        tensor: String,
+        /// Its shape now.
+        found: String,
     },
     /// A row that a publisher has not claimed.
     #[error(
@@ -202,18 +215,29 @@ pub enum ClientError {
         /// The fault.
         reason: String,
     },
-    /// The servers have committed different versions, of which one is to be kept to.
+    /// No server has the version of a partition that is to be kept to.
     #[error(
-        "{address} has version {found} and another server version {expected}: rows cannot all be of \
-         one version; commit on all of them, or do not pin"
+        "no server that is connected has version {version} of partition {part}; pin another version, or \
+         connect to a server that has it"
     )]
-    VersionsDiffer {
-        /// The server.
+    NoVersion {
+        /// The partition.
+        part: PartId,
+        /// The version.
+        version: VersionTag,
+    },
+    /// Two servers made one version by different commits.
+    #[error(
+        "{address} and {other} have different histories: {reason}; stop the one that was restored from a \
+         copy or replaced by another writer, and connect again"
+    )]
+    OtherHistory {
+        /// The server whose rows were not taken.
         address: Address,
-        /// Its version.
-        found: u32,
-        /// That of the first server.
-        expected: u32,
+        /// The server that the expected commit is known from, or what else expects it.
+        other: String,
+        /// The partition and the versions.
+        reason: String,
     },
     /// A connection broke before the answer was complete.
     #[error("{address} broke the connection: {source}; the pull may be repeated")]
@@ -258,6 +282,30 @@ pub enum ClientError {
         address: Address,
         /// The first that was named.
         other: Address,
+    },
+    /// Two servers have different tensors of one name.
+    #[error(
+        "{address} and {other} have different tensors `{tensor}`: one of them was dropped and made again, \
+         or has another type; make both servers have the same"
+    )]
+    TensorsDiffer {
+        /// The name.
+        tensor: String,
+        /// One server.
+        address: Address,
+        /// The other.
+        other: Address,
+    },
+    /// The servers do not have a tensor any more that they had when the client connected.
+    #[error(
+        "tensor `{tensor}` was {} since this client connected; connect again",
+        if *is_replaced { "dropped and made again" } else { "dropped" }
+    )]
+    TensorGone {
+        /// Its name.
+        tensor: String,
+        /// Whether another one has the name.
+        is_replaced: bool,
     },
     /// A server describes a partition book or a tensor that cannot be.
     #[error("{address} describes {reason}")]
@@ -354,6 +402,15 @@ pub enum ClientError {
         /// The obstacle.
         reason: String,
     },
+    /// Rows are to be kept over commits, and the source of them keeps to no version.
+    #[error(
+        "{what} keeps rows, and its source reads the newest version of each moment: rows of several \
+         versions would meet; pin the source to one version"
+    )]
+    Unpinned {
+        /// What keeps rows.
+        what: &'static str,
+    },
     /// Batches take turns, and one of them gave up its own.
     #[error("batch {batch} cannot be loaded, since one before it failed")]
     Abandoned {
@@ -387,10 +444,23 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Returns the version of `source`, whose rows `what` keeps over commits.
+    pub(crate) fn check_pinned(
+        source: &dyn RowSource,
+        what: &'static str,
+    ) -> Result<VersionTag, Self> {
+        source.pinned_version().ok_or(Self::Unpinned { what })
+    }
+
     /// Returns whether the connection that it came over is in step, and serves the next request as
     /// well. A server may close it all the same.
     pub(crate) fn leaves_connection(&self) -> bool {
-        let Self::Refused { failure, .. } = self else { return false };
+        let failure = match self {
+            Self::Refused { failure, .. } => failure,
+            // The answer has come as a whole.
+            Self::OtherHistory { .. } => return true,
+            _ => return false,
+        };
         !matches!(failure.code, FailureCode::Unauthenticated | FailureCode::Stopping)
     }
 

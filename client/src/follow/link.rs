@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::limits::COPY_PIECE_BYTES;
+use lodestore_schema::limits::{COPY_PIECE_BYTES, WIRE_VERSION_IDENTITY};
 use lodestore_schema::reply::{Copied, Followed, PartState};
 use lodestore_schema::request::{CopyStep, FollowStep};
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{Reply, Request, RequestBody, WireError};
 use lodestore_store::StoreError;
 use lodestore_store::follow::Manifest;
@@ -65,6 +66,15 @@ impl Link {
             return Err(refused("the writer does not have what it lists".to_owned()));
         }
         Ok(manifest)
+    }
+
+    /// Tells the server which version the follower serves; one before wire version 6 does not hear
+    /// it.
+    pub(super) fn serves(&mut self, version: VersionTag, instance: u64) -> Result<(), ClientError> {
+        if self.connection.version() < WIRE_VERSION_IDENTITY {
+            return Ok(());
+        }
+        self.step(FollowStep::Serves { version, instance }, &mut Vec::new()).map(drop)
     }
 
     /// Returns the places of the files that a manifest names.

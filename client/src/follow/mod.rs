@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::reply::{Description, Role};
+use lodestore_schema::versions::VersionTag;
 use lodestore_store::follow::{FetchCheck, FetchedFile, FollowedFolder, Manifest};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::{GraphHandle, StoreError};
@@ -49,6 +50,8 @@ pub struct Follower {
     plan: FollowPlan,
     folder: FollowedFolder,
     parts: Vec<FollowedPart>,
+    /// The server that serves the folder; 0 for none.
+    instance: u64,
 }
 
 struct FollowedPart {
@@ -57,6 +60,8 @@ struct FollowedPart {
     link: Option<Link>,
     /// The version of the manifest that this connection was last compared by.
     compared: Option<u32>,
+    /// The version that the writer was told last over this connection.
+    told: Option<VersionTag>,
 }
 
 impl Follower {
@@ -84,9 +89,16 @@ impl Follower {
         parts.dedup();
         let parts = parts
             .into_iter()
-            .map(|part| FollowedPart { part, link: None, compared: None })
+            .map(|part| FollowedPart { part, link: None, compared: None, told: None })
             .collect();
-        Ok(Self { plan, folder, parts })
+        Ok(Self { plan, folder, parts, instance: 0 })
+    }
+
+    /// Tells writers from now on which versions the server of the folder serves. `instance` is the
+    /// number of the server in its description.
+    pub fn serve_as(&mut self, instance: u64) {
+        self.instance = instance;
+        self.parts.iter_mut().for_each(|followed| followed.told = None);
     }
 
     /// Returns the partitions that are followed, ascending.
@@ -127,7 +139,7 @@ impl Follower {
     ) -> Result<usize, ClientError> {
         let (mut n_installed, mut first) = (0, None);
         for followed in &mut self.parts {
-            match followed.poll(&self.plan, live, served, install) {
+            match followed.poll(&self.plan, self.instance, live, served, install) {
                 Ok(is_new) => n_installed += usize::from(is_new),
                 Err(error) => {
                     // The next try finds the writer again.
@@ -147,7 +159,7 @@ impl FollowedPart {
             Some(link) => link,
             None => {
                 // It may have been restored from a copy, or repaired, without another version.
-                self.compared = None;
+                (self.compared, self.told) = (None, None);
                 Link::open(&writer_of(plan, self.part)?, &plan.config, self.part)?
             }
         };
@@ -157,6 +169,7 @@ impl FollowedPart {
     fn poll(
         &mut self,
         plan: &FollowPlan,
+        instance: u64,
         live: &GraphHandle,
         served: &dyn Fn(PartId) -> Option<u32>,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
@@ -170,8 +183,9 @@ impl FollowedPart {
             let readers = link.address().to_string();
             return Err(ClientError::NoWriter { part, readers });
         };
-        let (served, compared) = (served(part), self.compared);
-        if served == Some(state.version) && served == compared {
+        self.tell(plan, instance, live, served(part))?;
+        let (now, compared) = (served(part), self.compared);
+        if now == Some(state.version) && now == compared {
             return Ok(false);
         }
         let link = self.link(plan)?;
@@ -184,7 +198,27 @@ impl FollowedPart {
         }
         let is_new = install(&manifest)?;
         self.compared = Some(manifest.version());
+        self.tell(plan, instance, live, served(part))?;
         Ok(is_new)
+    }
+
+    /// Tells the writer the version that is served, unless it knows.
+    fn tell(
+        &mut self,
+        plan: &FollowPlan,
+        instance: u64,
+        live: &GraphHandle,
+        served: Option<u32>,
+    ) -> Result<(), ClientError> {
+        let Some(number) = served.filter(|_| instance != 0) else { return Ok(()) };
+        if self.told.is_some_and(|told| told.number == number) {
+            return Ok(());
+        }
+        let commit = live.commit_of(self.part, number)?;
+        let version = VersionTag { number, tag: commit.tag() };
+        self.link(plan)?.serves(version, instance)?;
+        self.told = Some(version);
+        Ok(())
     }
 }
 

@@ -1,20 +1,58 @@
-//! The version of each partition that this client has seen: it reads none before it afterwards.
+//! The version of each partition that this client has seen: it reads none before it afterwards, and
+//! none that another commit made.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lodestore_graph::PartId;
+use lodestore_graph::fork::PerProcess;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::Versions;
-use lodestore_schema::versions::PartVersion;
+use lodestore_schema::versions::{PartVersion, VersionTag};
 
+use crate::address::Address;
+use crate::error::ClientError;
 use crate::route::PartSet;
 
 /// By partition: the highest version that was committed or seen, 0 for none.
-#[derive(Debug)]
-pub(super) struct Floors(Vec<AtomicU32>);
+pub(super) struct Floors {
+    parts: Vec<Floor>,
+    /// The server that each was learned from. Its lock is held to change a floor.
+    sources: PerProcess<Mutex<BTreeMap<PartId, Address>>>,
+}
+
+/// A version that readers look at without a lock. The tag is 0 while the version changes.
+#[derive(Default)]
+struct Floor {
+    number: AtomicU32,
+    tag: AtomicU64,
+}
+
+impl Floor {
+    fn get(&self) -> VersionTag {
+        loop {
+            let number = self.number.load(Ordering::Acquire);
+            let tag = self.tag.load(Ordering::Acquire);
+            // Numbers ascend: an equal one was there in between.
+            if self.number.load(Ordering::Acquire) == number {
+                return VersionTag { number, tag };
+            }
+        }
+    }
+
+    /// Replaces the version by a higher one.
+    fn set(&self, version: VersionTag) {
+        self.tag.store(0, Ordering::Release);
+        self.number.store(version.number, Ordering::Release);
+        self.tag.store(version.tag, Ordering::Release);
+    }
+}
 
 impl Floors {
     pub(super) fn new(n_parts: usize) -> Self {
-        Self((0..n_parts).map(|_| AtomicU32::new(0)).collect())
+        let parts = (0..n_parts).map(|_| Floor::default()).collect();
+        Self { parts, sources: PerProcess::new() }
     }
 
     /// Returns what a pull of these partitions asks for.
@@ -24,45 +62,140 @@ impl Floors {
     }
 
     /// Notes the versions that a server has sent with the rows of these partitions.
-    pub(super) fn see(&self, parts: &PartSet, versions: &Versions) {
-        parts.iter().for_each(|part| self.raise(part, versions.of(part.0)));
+    ///
+    /// # Errors
+    /// As [`Floors::raise`].
+    pub(super) fn see(
+        &self,
+        parts: &PartSet,
+        versions: &Versions,
+        source: &Address,
+    ) -> Result<(), ClientError> {
+        parts.iter().try_for_each(|part| self.raise(part, versions.of(part.0), source))
     }
 
-    /// Notes that a version of a partition is committed.
-    pub(super) fn raise(&self, part: PartId, version: u32) {
-        let Some(floor) = self.0.get(part.index()) else { return };
-        // A read first: it changes rarely, and all threads look at it.
-        if floor.load(Ordering::Relaxed) < version {
-            floor.fetch_max(version, Ordering::AcqRel);
+    /// Notes that a server has a version of a partition.
+    ///
+    /// # Errors
+    /// `OtherHistory` where the version is known by another commit.
+    pub(super) fn raise(
+        &self,
+        part: PartId,
+        version: VersionTag,
+        source: &Address,
+    ) -> Result<(), ClientError> {
+        let Some(floor) = self.parts.get(part.index()) else { return Ok(()) };
+        // A look first: it changes rarely, and all threads look at it.
+        let known = floor.get();
+        if known == version || known.number > version.number {
+            return Ok(());
+        }
+        let mut sources = self.sources().lock().ignore_poison();
+        let known = floor.get();
+        if known.is_other_history(version) {
+            let other = sources.get(&part).map(ToString::to_string);
+            return Err(ClientError::OtherHistory {
+                address: source.clone(),
+                other: other.unwrap_or_else(|| OTHER.to_owned()),
+                reason: format!(
+                    "partition {part} has version {version} at the one, and version {known} at the other"
+                ),
+            });
+        }
+        let is_learned = known.number == version.number && known.tag == 0 && version.tag != 0;
+        if is_learned {
+            floor.tag.store(version.tag, Ordering::Release);
+        } else if known.number < version.number {
+            floor.set(version);
+        } else {
+            return Ok(());
+        }
+        sources.insert(part, source.clone());
+        Ok(())
+    }
+
+    /// Reads no version of any partition before this number from now on.
+    pub(super) fn raise_all(&self, number: u32) {
+        let mut sources = self.sources().lock().ignore_poison();
+        for (part, floor) in (0..).map(PartId).zip(&self.parts) {
+            if floor.get().number < number {
+                floor.set(VersionTag::any(number));
+                sources.remove(&part);
+            }
         }
     }
 
     /// Returns the version of a partition.
-    pub(super) fn of(&self, part: PartId) -> u32 {
-        self.0.get(part.index()).map_or(0, |floor| floor.load(Ordering::Acquire))
+    pub(super) fn of(&self, part: PartId) -> VersionTag {
+        self.parts.get(part.index()).map_or_else(VersionTag::default, Floor::get)
+    }
+
+    /// Returns the server that the floor of a partition was learned from, for messages.
+    pub(super) fn source_of(&self, parts: &PartSet) -> String {
+        let sources = self.sources().lock().ignore_poison();
+        let source = parts.iter().find_map(|part| sources.get(&part));
+        source.map_or_else(|| OTHER.to_owned(), ToString::to_string)
+    }
+
+    /// Returns the sources of this process: a forked child waits for no lock of its parent.
+    fn sources(&self) -> &Mutex<BTreeMap<PartId, Address>> {
+        self.sources.get_or(|_| Mutex::default())
     }
 }
+
+/// The side of a comparison that no server is known to have.
+const OTHER: &str = "the version that was asked for";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn version(number: u32, tag: u64) -> VersionTag {
+        VersionTag { number, tag }
+    }
+
+    fn parts(all: &[u16]) -> PartSet {
+        let mut set = PartSet::default();
+        all.iter().for_each(|&part| set.insert(PartId(part)));
+        set
+    }
+
     #[test]
     fn what_was_seen_of_a_partition_is_wanted_of_it_and_never_falls() {
-        let floors = Floors::new(3);
-        let parts = |all: &[u16]| {
-            let mut set = PartSet::default();
-            all.iter().for_each(|&part| set.insert(PartId(part)));
-            set
-        };
+        let (floors, source) = (Floors::new(3), "127.0.0.1:7".parse().unwrap());
+        let all = || [0, 1, 2].map(|part| floors.of(PartId(part)));
         assert_eq!(floors.wanted(&parts(&[0, 2])), Versions::default());
-        let above = vec![PartVersion { part: 2, version: 7 }, PartVersion { part: 9, version: 9 }];
-        floors.see(&parts(&[0, 2]), &Versions { lowest: 5, above });
-        assert_eq!([0, 1, 2].map(|part| floors.of(PartId(part))), [5, 0, 7]);
-        floors.see(&parts(&[0, 2]), &Versions { lowest: 6, above: Vec::new() });
-        assert_eq!([0, 1, 2].map(|part| floors.of(PartId(part))), [6, 0, 7]);
+        let above = |part, number| PartVersion { part, version: version(number, 70) };
+        let versions = Versions { lowest: version(5, 50), above: vec![above(2, 7), above(9, 9)] };
+        floors.see(&parts(&[0, 2]), &versions, &source).unwrap();
+        assert_eq!(all(), [version(5, 50), version(0, 0), version(7, 70)]);
+        let versions = Versions { lowest: version(6, 60), above: Vec::new() };
+        floors.see(&parts(&[0, 2]), &versions, &source).unwrap();
+        assert_eq!(all(), [version(6, 60), version(0, 0), version(7, 70)]);
         let wanted = floors.wanted(&parts(&[0, 2]));
-        assert_eq!((wanted.of(0), wanted.of(2)), (6, 7));
-        floors.raise(PartId(40), 1);
+        assert_eq!([wanted.of(0), wanted.of(2)], [version(6, 60), version(7, 70)]);
+        floors.raise(PartId(40), version(1, 1), &source).unwrap();
+        floors.raise_all(7);
+        assert_eq!(all(), [version(7, 0), version(7, 0), version(7, 70)]);
+        // The commit of a number is learned, and an unknown one takes nothing away.
+        floors.raise(PartId(1), version(7, 71), &source).unwrap();
+        floors.raise(PartId(1), version(7, 0), &source).unwrap();
+        assert_eq!(floors.of(PartId(1)), version(7, 71));
+    }
+
+    #[test]
+    fn one_number_of_two_commits_is_an_error_that_names_both_servers() {
+        let floors = Floors::new(2);
+        let [one, other] = [7, 8].map(|port| format!("127.0.0.1:{port}").parse().unwrap());
+        floors.raise(PartId(1), version(3, 0x33), &one).unwrap();
+        let error = floors.raise(PartId(1), version(3, 0x44), &other).unwrap_err();
+        assert!(matches!(error, ClientError::OtherHistory { .. }), "{error}");
+        let told = error.to_string();
+        for part in ["127.0.0.1:7", "127.0.0.1:8", "0000000000000033", "0000000000000044"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert_eq!(floors.of(PartId(1)), version(3, 0x33));
+        assert_eq!(floors.source_of(&parts(&[0, 1])), "127.0.0.1:7");
+        assert_eq!(floors.source_of(&parts(&[0])), OTHER);
     }
 }

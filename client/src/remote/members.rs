@@ -16,6 +16,12 @@ use super::retry::{RetryAction, RetryBudget};
 use crate::address::Address;
 use crate::error::ClientError;
 
+/// Longest wait for a server to describe itself where others may do.
+const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The servers that answer, and the error of one that does not.
+type LivingServers = (Vec<(Address, Description)>, Option<ClientError>);
+
 impl Client {
     /// Returns the view of all servers that are named: one that was away when this client connected
     /// may have the missing partition.
@@ -158,21 +164,29 @@ impl Client {
         Err(error)
     }
 
-    /// Returns the descriptions of all servers that answer in time.
-    pub(super) fn ask_versions(
-        &self,
-        deadline: Instant,
-    ) -> Result<Vec<(Address, Description)>, ClientError> {
-        let view = self.refresh(self.view(), deadline)?;
+    /// Returns the descriptions of all servers that answer in time, and why the first that does not
+    /// is left out.
+    pub(super) fn ask_living(&self, deadline: Instant) -> Result<LivingServers, ClientError> {
+        let view = self.current_view(deadline)?;
+        let members = self.map.members().unwrap_or_default();
+        let mut addresses: Vec<&Address> = members.iter().map(|it| &it.address).collect();
+        let others = view.addresses().filter(|it| !addresses.contains(it)).collect::<Vec<_>>();
+        addresses.extend(others);
         let security = &self.config.security;
-        let until = deadline.min(Instant::now() + Duration::from_secs(2));
-        let addresses: Vec<&Address> = view.addresses().collect();
-        let asked = parallel_map(&addresses, |&address| {
-            let found = describe(address, security, until).ok()?;
-            Some((address.clone(), found))
-        });
-        let found: Vec<_> = asked.into_iter().flatten().collect();
-        Ok(found.into_iter().filter(|(_, it)| it.graph_tag() == view.graph).collect())
+        let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
+        let answers = parallel_map(&addresses, |&address| describe(address, security, until));
+        let (mut living, mut failure) = (Vec::new(), None);
+        for (&address, answer) in addresses.iter().zip(answers) {
+            match answer {
+                Ok(found) if found.graph_tag() == view.graph => {
+                    living.push((address.clone(), found))
+                }
+                // Another graph is there now: it has no partition of this one.
+                Ok(_) => {}
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        Ok((living, failure))
     }
 
     /// Returns the view with all servers asked again, unless another thread has done that since

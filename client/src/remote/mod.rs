@@ -1,6 +1,6 @@
 //! Rows from servers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_schema::reply::Description;
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
-use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 
 use crate::address::Address;
 use crate::cluster::ClusterMap;
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
+use pin::Pinned;
 use pull::{AttemptStats, Pull};
 use put::Put;
 use retry::RetryBudget;
 
+mod call_versions;
 mod cluster_view;
 mod describe;
 mod discovery;
@@ -32,6 +32,7 @@ mod floors;
 mod hedges;
 mod members;
 mod parallel;
+mod pin;
 mod pull;
 mod put;
 mod request;
@@ -45,6 +46,7 @@ mod volatile;
 use cluster_view::CurrentView;
 pub(crate) use cluster_view::{ClusterView, SharingMode};
 pub(crate) use describe::{ask_server, describe};
+pub use pin::Pin;
 pub use put::PutStats;
 pub use version::{CommitOutcome, CompactionRun};
 
@@ -59,10 +61,10 @@ pub struct ClientConfig {
     pub attempts: u32,
     /// Credentials that are shown to servers over TCP, and required of them.
     pub security: Security,
-    /// Take only rows of the version that the servers have committed when this connects, whatever
-    /// is put, committed and compacted later. Servers keep it for 10 minutes after the last pull;
-    /// one that has it no longer, or never had it, does not take over.
-    pub pin: bool,
+    /// Take only rows of one version, whatever is put, committed and compacted later. Servers keep
+    /// it for 10 minutes after the last pull; one that has it no longer, never had it, or made it by
+    /// another commit, does not take over.
+    pub pin: Option<Pin>,
     /// Take rows from memory that a server of this machine shares over its Unix socket, where it
     /// has some. The same rows come by the socket else.
     pub shared_memory: bool,
@@ -76,8 +78,8 @@ impl Default for ClientConfig {
     fn default() -> Self {
         let security = Security::default();
         let deadline = Duration::from_secs(30);
-        let (pin, shared_memory, hedged_share) = (false, true, 0.05);
-        Self { deadline, attempts: 10, security, pin, shared_memory, hedged_share }
+        let (shared_memory, hedged_share) = (true, 0.05);
+        Self { deadline, attempts: 10, security, pin: None, shared_memory, hedged_share }
     }
 }
 
@@ -97,8 +99,8 @@ pub struct Client {
     tensors: Vec<TensorInfo>,
     graph: [u8; 16],
     n_edges: u64,
-    /// The only version whose rows will do; 0 for the newest.
-    pinned: u32,
+    /// The only version whose rows will do.
+    pinned: Option<Pinned>,
     /// Where servers are found.
     map: ClusterMap,
     /// How often it had changed when all of them were asked last.
@@ -109,7 +111,7 @@ pub struct Client {
     view: CurrentView,
     hedges: Hedges,
     /// Versions that this client has committed or seen: it reads none before them.
-    floors: Arc<Floors>,
+    floors: Floors,
     /// Buckets of pulls that are not running.
     scratch: PerProcess<Mutex<Vec<Vec<Bucket>>>>,
     /// Volatile tensors that were asked for.
@@ -125,7 +127,8 @@ impl Client {
     /// is read again when servers are lost or have changed.
     ///
     /// # Errors
-    /// An address that cannot be read or, unless others do, reached; servers of different graphs.
+    /// An address that cannot be read or, unless others do, reached; servers of different graphs; a
+    /// version to keep to that no server has of some partition.
     pub fn connect<A: AsRef<str>>(
         addresses: &[A],
         config: ClientConfig,
@@ -133,28 +136,32 @@ impl Client {
         let deadline = Instant::now() + config.deadline;
         let map = ClusterMap::of(addresses)?;
         let map_changes = map.changes().into();
-        let servers = discovery::find(&map, &config, deadline)?;
+        let mut servers = discovery::find(&map, &config, deadline)?;
+        let pinned = match config.pin {
+            None => None,
+            Some(pin) => Some(loop {
+                match pin::choose(&servers, pin, &config.security, deadline)? {
+                    Some(pinned) => break pinned,
+                    // Others were committed and compacted since the servers were asked.
+                    None => servers = discovery::find(&map, &config, deadline)?,
+                }
+            }),
+        };
         let has_heard_all = discovery::are_all(&map, &servers).into();
         let (address, first) = servers.first().ok_or(ClientError::NoServers)?;
-        let tensors = first.tensors.iter();
-        let tensors = tensors
-            .map(|it| tensor_info(address, &it.name, &it.dtype, it.width, it.row_bytes))
-            .collect::<Result<Vec<_>, _>>()?;
-        let (graph, n_edges) = (first.graph, first.n_edges);
-        let pinned = if config.pin { one_version(&servers)? } else { 0 };
-        if config.pin && !keep_version(&servers, pinned, &config.security, deadline)? {
-            // Others were committed and compacted since the servers were asked.
-            let deadline = deadline.saturating_duration_since(Instant::now());
-            return Self::connect(addresses, ClientConfig { deadline, ..config });
-        }
+        let (address, graph, n_edges) = (address.clone(), first.graph, first.n_edges);
         let sharing = SharingMode::new(config.shared_memory);
         let view = CurrentView::new(servers, config.security.clone(), sharing)?;
+        let tensors = view.tensors().iter();
+        let tensors = tensors
+            .map(|it| tensor_info(&address, &it.name, &it.dtype, it.width, it.row_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
         let current = Arc::clone(&view.read().ignore_poison());
         current.hear(&map.members().unwrap_or_default());
         let book = current.routes.book.clone();
         Ok(Self {
             hedges: Hedges::new(config.hedged_share),
-            floors: Arc::new(Floors::new(book.n_parts().into())),
+            floors: Floors::new(book.n_parts().into()),
             config,
             book,
             tensors,
@@ -235,7 +242,7 @@ impl Client {
 
     /// Reads no version of any partition before this one from now on.
     pub fn read_from(&self, version: u32) {
-        self.book.parts().for_each(|part| self.floors.raise(part, version));
+        self.floors.raise_all(version);
     }
 
     /// Returns the rows in bulk, behind everybody's batches.
@@ -301,8 +308,8 @@ impl RowSource for Client {
         Ok(self.tensors[self.position(name)?].clone())
     }
 
-    fn pinned_version(&self) -> Option<u32> {
-        self.config.pin.then_some(self.pinned)
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.pinned.as_ref().map(|pinned| pinned.version(self.book.parts()))
     }
 
     fn pull_overlapped(
@@ -318,8 +325,8 @@ impl RowSource for Client {
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let pull = Pull {
             ids,
-            version: self.pinned,
-            floors: Arc::clone(&self.floors),
+            version: self.pinned.as_ref().map_or(0, |pinned| pinned.number),
+            floors: self.pinned.as_ref().map_or(&self.floors, |pinned| &pinned.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
             kind,
@@ -330,63 +337,8 @@ impl RowSource for Client {
         let result = self.pull_all(&pull, out, &mut buckets, work);
         scratch.lock().ignore_poison().push(buckets);
         let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        let AttemptStats { n_answers, n_hedges } = result?;
-        Ok(PullStats { rows, bytes, requests: n_answers, hedges: n_hedges, ..PullStats::default() })
-    }
-}
-
-/// Has servers keep a version for this client, from before its first pull on. They keep it for each
-/// pull that names it, such as one of no rows. Returns `false` where one has dropped it. One that
-/// has gone away meanwhile is left to the pulls.
-fn keep_version(
-    servers: &[(Address, Description)],
-    version: u32,
-    security: &Security,
-    deadline: Instant,
-) -> Result<bool, ClientError> {
-    // Those that are behind will come to it, or are not asked.
-    let has_it = |it: &Description| it.held().all(|(_, state)| state.version >= version);
-    let replicas = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
-    let replicas: Vec<_> = replicas.filter(|(_, it)| has_it(it)).collect();
-    let keep = |(address, description): &&(Address, Description)| {
-        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
-        let request = Request { graph: description.graph_tag(), version, ..Request::new(body) };
-        match ask_server(address, security, request, deadline)? {
-            Reply::Rows { .. } => Ok(()),
-            _ => Err(ClientError::Confused { address: address.clone() }),
-        }
-    };
-    for kept in parallel::parallel_map(&replicas, keep) {
-        match kept {
-            Ok(()) | Err(ClientError::Connect { .. } | ClientError::Unavailable { .. }) => {}
-            Err(ClientError::Refused { failure, .. })
-                if failure.code == FailureCode::OtherVersion && Instant::now() < deadline =>
-            {
-                return Ok(false);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(true)
-}
-
-/// Returns the version that every partition has at the server that has most of it. Those that are
-/// behind will come to it, or are not asked.
-fn one_version(servers: &[(Address, Description)]) -> Result<u32, ClientError> {
-    let mut newest: BTreeMap<u16, (u32, &Address)> = BTreeMap::new();
-    for (address, description) in servers {
-        for (part, state) in description.held() {
-            let known = newest.entry(part).or_insert((state.version, address));
-            if state.version > known.0 {
-                *known = (state.version, address);
-            }
-        }
-    }
-    let expected = newest.values().next().map_or(0, |&(version, _)| version);
-    match newest.into_values().find(|&(version, _)| version != expected) {
-        None => Ok(expected),
-        Some((found, address)) => {
-            Err(ClientError::VersionsDiffer { address: address.clone(), found, expected })
-        }
+        let AttemptStats { n_answers, n_hedges, versions } = result?;
+        let (requests, hedges) = (n_answers, n_hedges);
+        Ok(PullStats { rows, bytes, requests, hedges, versions, ..PullStats::default() })
     }
 }

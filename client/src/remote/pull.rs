@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use lodestore_graph::NodeId;
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_schema::FailureCode;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::request::PullKind;
+use lodestore_schema::{Failure, FailureCode, Versions};
 use tracing::debug;
 
 use super::Client;
+use super::call_versions::{CallVersions, Wanted};
 use super::cluster_view::ClusterView;
 use super::floors::Floors;
 use super::hedges::Hedges;
@@ -21,6 +22,7 @@ use super::retry::{RetryAction, RetryBudget};
 use super::round::Round;
 use crate::error::ClientError;
 use crate::route::{Bucket, PartSet};
+use crate::source::VersionSpan;
 
 /// Pauses for which a server rests that lacks a version: others are asked before it, one after the
 /// other, with pauses that double.
@@ -35,8 +37,8 @@ pub(super) struct Pull<'a> {
     pub(super) kind: PullKind,
     /// The only one that will do; 0 for the newest.
     pub(super) version: u32,
-    /// Where it is 0: what each partition must have reached.
-    pub(super) floors: Arc<Floors>,
+    /// Where it is 0: what each partition must have reached; else that version with its commits.
+    pub(super) floors: &'a Floors,
     pub(super) deadline: Instant,
 }
 
@@ -54,7 +56,7 @@ impl Client {
         let mut retry = RetryBudget::new(&self.config, pull.deadline);
         let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
         let mut work = Some(work);
-        let mut answers = ServerAnswers::default();
+        let (mut answers, mut call) = (ServerAnswers::default(), CallVersions::default());
         let tensor = pull.tensor.into();
         let all = 0..row_count(pull.ids);
         (view, ()) = self.plan_on(view, &mut retry, |view| {
@@ -63,8 +65,9 @@ impl Client {
         loop {
             let number = retry.attempts();
             let attempt = Attempt { view: &view, pull, hedges: &self.hedges, number };
-            let failures = attempt.try_all(out, buckets, &mut work, &mut stats)?;
+            let failures = attempt.try_all(out, buckets, &mut work, &mut call, &mut stats)?;
             if failures.is_empty() {
+                stats.versions = call.span();
                 return Ok(stats);
             }
             let pause = view.plan_retry(&failures, &mut retry);
@@ -73,11 +76,19 @@ impl Client {
             };
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             view = self.after_failures(view, &failures, pull.deadline)?;
+            // A version that some rows are of is no longer there for the others.
+            let begins_again =
+                pull.version == 0 && failures.iter().any(FailedRequest::lacks_version);
             answers.note(failures);
             // Buckets keep the order of positions, which receiving relies on.
             left.clear();
-            left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
-            left.sort_unstable();
+            if begins_again {
+                call.clear();
+                left.extend(all.clone());
+            } else {
+                left.extend(buckets.iter().flat_map(|bucket| bucket.positions.iter().copied()));
+                left.sort_unstable();
+            }
             (view, ()) = self.plan_on(view, &mut retry, |view| {
                 view.routes.split(tensor, pull.ids, left.iter().copied(), buckets)
             })?;
@@ -183,7 +194,7 @@ impl ClusterView {
 pub(super) struct FailedRequest {
     pub(super) server: usize,
     /// The requested rows are of these.
-    parts: PartSet,
+    pub(super) parts: PartSet,
     pub(super) action: RetryAction,
     pub(super) error: ClientError,
 }
@@ -194,7 +205,7 @@ impl FailedRequest {
     }
 
     /// Returns whether the server has answered that another has it.
-    fn is_elsewhere(&self) -> bool {
+    pub(super) fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
     }
@@ -203,6 +214,12 @@ impl FailedRequest {
     fn is_behind(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Behind)
+    }
+
+    /// Returns whether the server has answered that it cannot read the version that is wanted.
+    fn lacks_version(&self) -> bool {
+        matches!(&self.error, ClientError::Refused { failure, .. }
+            if failure.code == FailureCode::OtherVersion)
     }
 
     /// Returns whether the server may be gone or have moved. One that answers, or merely keeps
@@ -274,6 +291,8 @@ pub(super) struct AttemptStats {
     pub(super) n_answers: u64,
     /// Second servers that were asked for the same.
     pub(super) n_hedges: u64,
+    /// Versions of the rows.
+    pub(super) versions: VersionSpan,
 }
 
 impl Attempt<'_> {
@@ -285,31 +304,59 @@ impl Attempt<'_> {
         out: &mut [u8],
         buckets: &mut [Bucket],
         work: &mut Option<&mut dyn FnMut()>,
+        call: &mut CallVersions,
         stats: &mut AttemptStats,
     ) -> Result<Vec<FailedRequest>, ClientError> {
         let mut failures: Vec<(usize, FailedRequest)> = Vec::new();
         let n_rounds = buckets.iter().map(|b| b.ids.len().div_ceil(IDS_PER_PULL_MAX)).max();
         for number in 0..n_rounds.unwrap_or(0) {
-            let mut round = Round::new(self.view, self.pull, self.hedges);
-            let mut pieces = Vec::new();
-            for (endpoint, Bucket { ids, positions, parts }) in buckets.iter().enumerate() {
-                let has_failed = failures.iter().any(|(failed, _)| *failed == endpoint);
-                let start = number * IDS_PER_PULL_MAX;
-                if has_failed || start >= ids.len() {
-                    continue;
+            let first = number * IDS_PER_PULL_MAX;
+            let has_failed = |at| failures.iter().any(|(failed, _)| *failed == at);
+            let mut left: Vec<usize> = (0..buckets.len())
+                .filter(|&at| first < buckets[at].ids.len() && !has_failed(at))
+                .collect();
+            let mut is_repeated = false;
+            while !left.is_empty() {
+                let wanted = left.iter().map(|&at| self.wanted(call, &buckets[at].parts));
+                let Some(wanted) = wanted.collect::<Option<Vec<Wanted>>>() else {
+                    let failed = left.iter().map(|&at| (at, self.no_room(at, &buckets[at].parts)));
+                    failures.extend(failed);
+                    break;
+                };
+                let pieces: Vec<SubRequest<'_>> = left
+                    .iter()
+                    .zip(&wanted)
+                    .map(|(&endpoint, wanted)| {
+                        let Bucket { ids, positions, parts } = &buckets[endpoint];
+                        let end = ids.len().min(first + IDS_PER_PULL_MAX);
+                        let (ids, positions) = (&ids[first..end], &positions[first..end]);
+                        SubRequest { endpoint, ids, positions, parts, wanted }
+                    })
+                    .collect();
+                let mut round = Round::new(self.view, self.pull, self.hedges);
+                round.ask(&pieces, self.number);
+                if let Some(work) = work.take() {
+                    round.wait_for(work);
                 }
-                let end = ids.len().min(start + IDS_PER_PULL_MAX);
-                let (ids, positions) = (&ids[start..end], &positions[start..end]);
-                pieces.push(SubRequest { endpoint, ids, positions, parts });
+                round.receive(out)?;
+                stats.n_answers += round.n_answers;
+                stats.n_hedges += round.n_hedges;
+                failures.append(&mut round.failures);
+                // A commit was between answers: those after it are asked for what the first is of.
+                left.clear();
+                for (piece, versions) in &round.answers {
+                    if self.is_behind(piece, versions) {
+                        failures.push((piece.endpoint, self.behind(piece.endpoint, piece.parts)));
+                    } else if call.agree(piece.parts, versions) {
+                        // Its rows are in place.
+                    } else if is_repeated {
+                        failures.push((piece.endpoint, self.confused(piece.endpoint, piece.parts)));
+                    } else {
+                        left.push(piece.endpoint);
+                    }
+                }
+                is_repeated = true;
             }
-            round.ask(&pieces, self.number);
-            if let Some(work) = work.take() {
-                round.wait_for(work);
-            }
-            round.receive(out)?;
-            stats.n_answers += round.n_answers;
-            stats.n_hedges += round.n_hedges;
-            failures.append(&mut round.failures);
         }
         for (endpoint, bucket) in buckets.iter_mut().enumerate() {
             if failures.iter().all(|(failed, _)| *failed != endpoint) {
@@ -318,6 +365,58 @@ impl Attempt<'_> {
         }
         failures.sort_by_key(|&(endpoint, _)| endpoint);
         Ok(failures.into_iter().map(|(_, failed)| failed).collect())
+    }
+
+    /// Returns the versions that a request for these partitions asks for; `None` where the wire has
+    /// no room for them.
+    fn wanted(&self, call: &CallVersions, parts: &PartSet) -> Option<Wanted> {
+        if self.pull.version != 0 {
+            // All are of one version, and the floors have its commits.
+            return Some(Wanted { versions: self.pull.floors.wanted(parts), exactly: false });
+        }
+        call.wanted(parts, self.pull.floors)
+    }
+
+    /// Returns whether an answer is of a lower version than was seen, of a partition of which the
+    /// request has named none.
+    fn is_behind(&self, piece: &SubRequest<'_>, versions: &Versions) -> bool {
+        let (wanted, floors) = (&piece.wanted.versions, self.pull.floors);
+        let is_lower = |part: PartId| {
+            wanted.of(part.0).number == 0 && versions.of(part.0).number < floors.of(part).number
+        };
+        piece.wanted.exactly && piece.parts.iter().any(is_lower)
+    }
+
+    fn behind(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
+        let message = "it has a lower version than was seen before".to_owned();
+        self.refused(endpoint, parts, FailureCode::Behind, message)
+    }
+
+    fn refused(
+        &self,
+        endpoint: usize,
+        parts: &PartSet,
+        code: FailureCode,
+        message: String,
+    ) -> FailedRequest {
+        let failure = Failure { code, message, retry_after: Duration::ZERO };
+        let endpoint = &self.view.routes.endpoints[endpoint];
+        let error = ClientError::Refused { address: endpoint.address.clone(), failure };
+        FailedRequest::new(endpoint.server, parts.clone(), error)
+    }
+
+    /// Returns the failure of a request whose versions the wire has no room for: all begins again.
+    fn no_room(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
+        let message = "the rows before are of more versions than a request can name".to_owned();
+        let failed = self.refused(endpoint, parts, FailureCode::OtherVersion, message);
+        FailedRequest { action: RetryAction::Again, ..failed }
+    }
+
+    /// Returns the failure of a server that sent rows of other versions than it was asked for.
+    fn confused(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
+        let endpoint = &self.view.routes.endpoints[endpoint];
+        let error = ClientError::Confused { address: endpoint.address.clone() };
+        FailedRequest::new(endpoint.server, parts.clone(), error)
     }
 }
 
@@ -328,8 +427,6 @@ fn row_count(ids: &[NodeId]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_schema::Failure;
-
     use super::*;
 
     fn failed(error: ClientError) -> FailedRequest {

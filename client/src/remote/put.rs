@@ -239,12 +239,14 @@ fn send_piece(
     let left = &share.positions[share.n_sent..];
     let positions = &left[..left.len().min(put.rows_per_piece())];
     let first = put.ids[positions[0] as usize].0 - view.routes.book.range(share.part).start;
-    let endpoint = view.routes.endpoint_at(share.writer, put.tensor.into(), share.part, first);
+    let (writer, tensor) = (share.writer, usize::from(put.tensor));
+    let endpoint = view.routes.endpoint_at(writer, tensor, share.part, first);
+    let endpoint = endpoint.ok_or_else(|| view.routes.why_no_tensor(writer, tensor))?;
     let mut connection = view.connection(endpoint, put.deadline)?;
     let time = Some(time_left(view.address(share.writer), put.deadline)?);
     let count = |n: usize| u32::try_from(n).expect("positions of a put are 32-bit numbers");
     let push = Push {
-        tensor: put.tensor,
+        tensor: view.routes.position_at(endpoint, tensor),
         n_rows: count(positions.len()),
         put: id,
         piece: share.n_pieces,
@@ -252,7 +254,8 @@ fn send_piece(
         total_rows: count(share.positions.len()),
     };
     let body = RequestBody::Push(push);
-    let request = Request { deadline: time, graph: view.graph, ..Request::new(body) };
+    let graph = view.tensor_tag(tensor, connection.version());
+    let request = Request { deadline: time, graph, ..Request::new(body) };
     connection.send_rows(&request, put.ids, put.rows, positions, put.deadline)?;
     Ok(Sent { endpoint, connection, n_rows: positions.len() })
 }
@@ -279,7 +282,8 @@ mod tests {
                 ..Description::default()
             };
             let servers = vec![("127.0.0.1:9".parse().unwrap(), description)];
-            let view = ClusterView::new(servers, Security::default(), Arc::default()).unwrap();
+            let (tensors, sharing) = (Arc::from([]), Arc::default());
+            let view = ClusterView::new(servers, tensors, Security::default(), sharing).unwrap();
             let ids: Vec<NodeId> = ids.into_iter().map(NodeId).collect();
             let deadline = Instant::now();
             let put = Put { tensor: 0, ids: &ids, rows: &[], row_bytes: 0, deadline };

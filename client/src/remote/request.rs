@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::NodeId;
 use lodestore_schema::request::PullKind;
-use lodestore_schema::{Request, RequestBody, Versions};
+use lodestore_schema::{FailureCode, Request, RequestBody};
 
+use super::call_versions::Wanted;
 use super::cluster_view::ClusterView;
 use super::pull::{FailedRequest, Pull};
+use super::retry::RetryAction;
 use crate::connection::{Connection, Progress};
 use crate::error::ClientError;
 use crate::route::PartSet;
@@ -29,6 +31,8 @@ pub(super) struct SubRequest<'a> {
     /// Where their rows go.
     pub(super) positions: &'a [u32],
     pub(super) parts: &'a PartSet,
+    /// The versions that the request asks for.
+    pub(super) wanted: &'a Wanted,
 }
 
 /// A request, and how far its answer has come.
@@ -76,7 +80,7 @@ impl InFlightRequest {
                 let (sent, progress) = (Instant::now(), Progress::new());
                 Ok(Self { endpoint, server, sent, until, connection, progress })
             }
-            Err(error) => Err(Box::new(failed(server, piece.parts, pull.deadline, error))),
+            Err(error) => Err(Box::new(failed(server, piece.parts, pull, error))),
         }
     }
 
@@ -89,16 +93,17 @@ impl InFlightRequest {
         until: Instant,
     ) -> Result<Connection, ClientError> {
         let Pull { tensor, kind, version, row_bytes, .. } = *pull;
-        let SubRequest { ids, parts, .. } = piece;
+        let SubRequest { ids, wanted, .. } = piece;
         let n_bytes = ids.len() * row_bytes;
+        let position = view.routes.position_at(piece.endpoint, tensor.into());
         let mut connection =
-            view.connection_for_rows(piece.endpoint, Some(tensor), n_bytes, connected_by)?;
+            view.connection_for_rows(piece.endpoint, Some(position), n_bytes, connected_by)?;
         let left = until.saturating_duration_since(Instant::now());
-        let body = RequestBody::Pull { tensor, kind };
-        let graph = view.graph;
-        let floors = if version == 0 { pull.floors.wanted(parts) } else { Versions::default() };
+        let body = RequestBody::Pull { tensor: position, kind };
+        let graph = view.tensor_tag(tensor.into(), connection.version());
+        let Wanted { versions: floors, exactly } = wanted.clone();
         let deadline = Some(left);
-        let request = Request { deadline, graph, version, floors, ..Request::new(body) };
+        let request = Request { deadline, graph, version, floors, exactly, ..Request::new(body) };
         connection.send(&request, ids, until)?;
         Ok(connection)
     }
@@ -110,7 +115,7 @@ impl InFlightRequest {
         pull: &Pull<'_>,
         error: ClientError,
     ) -> FailedRequest {
-        failed(self.server, piece.parts, pull.deadline, error)
+        failed(self.server, piece.parts, pull, error)
     }
 
     /// Returns the error of an answer that has not come in time.
@@ -120,16 +125,28 @@ impl InFlightRequest {
     }
 }
 
-/// Treats silence as a failure like others while there is time to ask another server.
-fn failed(server: usize, parts: &PartSet, deadline: Instant, error: ClientError) -> FailedRequest {
+/// Treats silence as a failure like others while there is time to ask another server, and names the
+/// server whose history a refusal is about.
+fn failed(server: usize, parts: &PartSet, pull: &Pull<'_>, error: ClientError) -> FailedRequest {
     let error = match error {
-        ClientError::Deadline { address } if Instant::now() < deadline => {
+        ClientError::Deadline { address } if Instant::now() < pull.deadline => {
             let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
             ClientError::Unavailable { address, source }
         }
+        ClientError::Refused { address, failure } if failure.code == FailureCode::OtherHistory => {
+            let other = pull.floors.source_of(parts);
+            ClientError::OtherHistory { address, other, reason: failure.message }
+        }
         error => error,
     };
-    FailedRequest::new(server, parts.clone(), error)
+    let lacks_version = matches!(&error, ClientError::Refused { failure, .. }
+        if failure.code == FailureCode::OtherVersion);
+    let failed = FailedRequest::new(server, parts.clone(), error);
+    // Unpinned, the newest will do: the call begins again.
+    match lacks_version && pull.version == 0 {
+        true => FailedRequest { action: RetryAction::Again, ..failed },
+        false => failed,
+    }
 }
 
 /// Returns whether a second server is asked for the rows of a pull of this kind. Bulk has time, and

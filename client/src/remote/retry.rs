@@ -42,11 +42,14 @@ impl RetryAction {
                 FailureCode::Damaged
                 | FailureCode::Internal
                 | FailureCode::OtherVersion
+                | FailureCode::OtherHistory
                 | FailureCode::Unauthenticated => Self::AnotherServer,
                 _ => Self::None,
             },
-            // It speaks otherwise than it should: another may not.
-            ClientError::Handshake { .. } | ClientError::Wire { .. } => Self::AnotherServer,
+            // It speaks otherwise than it should, or has another history: another may not.
+            ClientError::Handshake { .. }
+            | ClientError::Wire { .. }
+            | ClientError::OtherHistory { .. } => Self::AnotherServer,
             _ => Self::None,
         }
     }

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use lodestore_schema::Versions;
+use lodestore_schema::limits::WIRE_VERSION_IDENTITY;
 use tracing::debug;
 
 use super::cluster_view::ClusterView;
@@ -36,6 +38,8 @@ pub(super) struct Round<'a> {
     pub(super) n_answers: u64,
     /// Rivals that were asked.
     pub(super) n_hedges: u64,
+    /// Pieces that were answered, with the versions of their rows.
+    pub(super) answers: Vec<(SubRequest<'a>, Versions)>,
     /// Endpoints whose pieces have failed, and why.
     pub(super) failures: Vec<(usize, FailedRequest)>,
 }
@@ -60,9 +64,19 @@ enum End {
 
 impl<'a> Round<'a> {
     pub(super) fn new(view: &'a ClusterView, pull: &'a Pull<'a>, hedges: &'a Hedges) -> Self {
-        let (pieces, in_flight, failures) = (Vec::new(), Vec::new(), Vec::new());
-        let (asked, looked, n_answers, n_hedges) = (Instant::now(), None, 0, 0);
-        Self { view, pull, hedges, pieces, in_flight, asked, looked, n_answers, n_hedges, failures }
+        Self {
+            view,
+            pull,
+            hedges,
+            pieces: Vec::new(),
+            in_flight: Vec::new(),
+            asked: Instant::now(),
+            looked: None,
+            n_answers: 0,
+            n_hedges: 0,
+            answers: Vec::new(),
+            failures: Vec::new(),
+        }
     }
 
     /// Sends the requests for all pieces. Connections that must be opened are opened together: none
@@ -187,13 +201,19 @@ impl<'a> Round<'a> {
                 health.began(now.saturating_duration_since(sent));
             }
         }
-        match taken {
+        // Before version 6 the answer to a pinned pull tells versions that it is not of.
+        let tells = pull.version == 0 || asked.connection.version() >= WIRE_VERSION_IDENTITY;
+        let address = &view.routes.endpoints[asked.endpoint].address;
+        let seen = match &taken {
+            Ok(true) if tells => {
+                pull.floors.see(pieces[piece].parts, asked.progress.versions(), address)
+            }
+            _ => Ok(()),
+        };
+        match seen.and(taken) {
             Ok(is_whole) => {
                 let begins = asked.progress.has_begun() && !had_begun;
                 if is_whole {
-                    if pull.version == 0 {
-                        pull.floors.see(pieces[piece].parts, asked.progress.versions());
-                    }
                     *end = Some(End::Keep);
                     if is_seen {
                         health.answered(now.saturating_duration_since(sent), now);
@@ -201,6 +221,9 @@ impl<'a> Round<'a> {
                         health.is_well();
                     }
                     self.n_answers += 1;
+                    if asked.connection.version() >= WIRE_VERSION_IDENTITY {
+                        self.answers.push((pieces[piece], asked.progress.versions().clone()));
+                    }
                 }
                 if begins {
                     self.cancel_losers(at, now);

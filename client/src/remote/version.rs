@@ -7,11 +7,14 @@ use lodestore_graph::PartId;
 use lodestore_schema::reply::{Description, Role};
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{Reply, Request, RequestBody};
+use lodestore_store::{CommitId, VersionId};
 
 use super::Client;
 use super::cluster_view::ClusterView;
 use super::describe::{ask_server, describe, stats};
+use super::pin::common;
 use super::retry::{RetryAction, RetryBudget};
 use crate::address::Address;
 use crate::error::ClientError;
@@ -39,7 +42,47 @@ pub struct CommitOutcome {
     pub parts: Vec<(PartId, u32)>,
 }
 
+/// A step of a commit, and the version that it is for.
+#[derive(Clone, Copy)]
+struct Step {
+    step: CommitStep,
+    version: VersionId,
+}
+
+impl Step {
+    fn prepare(number: u32, commit: CommitId) -> Self {
+        Self { step: CommitStep::Prepare, version: VersionId::new(number, commit) }
+    }
+}
+
 impl Client {
+    /// Returns the version that unpinned gathers read at least: the newest of which every partition
+    /// has a server that answers now, or what this client has committed or seen. For a pinned client
+    /// it is the version that it keeps to. Its tag is 0 where the partitions have no commit in common.
+    ///
+    /// # Errors
+    /// No server that has some partition answers.
+    pub fn version_id(&self) -> Result<VersionTag, ClientError> {
+        if let Some(pinned) = &self.pinned {
+            return Ok(pinned.version(self.book.parts()));
+        }
+        let deadline = Instant::now() + self.config.deadline;
+        let (servers, mut failure) = self.ask_living(deadline)?;
+        let known = self.view();
+        let mut versions = Vec::new();
+        for part in self.book.parts() {
+            let states = servers.iter().filter_map(|(_, it)| it.state(part.0));
+            let newest = states.map(|it| it.version_tag()).max_by_key(|it| it.number);
+            match newest {
+                Some(newest) => versions.push(newer(self.floors.of(part), newest)),
+                // A client of some of the partitions has no other.
+                None if known.routes.servers_of(part).is_empty() => {}
+                None => return Err(failure.take().unwrap_or(ClientError::NoReplica { part })),
+            }
+        }
+        Ok(common(versions.into_iter()))
+    }
+
     /// Makes everything that was put on the servers before this call a version, the same number on
     /// all writers; returns it.
     ///
@@ -75,7 +118,8 @@ impl Client {
         }
         // Where all have this version the step changes nothing, and its answer is what puts are
         // for.
-        let put_for = self.commit_step(&view, &writers, newest, CommitStep::Prepare, deadline)?;
+        let step = Step::prepare(newest, CommitId::UNKNOWN);
+        let put_for = self.commit_step(&view, &writers, step, deadline)?.number;
         let is_pending = put_for > newest;
         if is_pending {
             self.commit_after(&view, &writers, newest, deadline)?;
@@ -114,8 +158,12 @@ impl Client {
     ) -> Result<u32, ClientError> {
         let version = newest.saturating_add(1);
         // After a commit that was cut off rows may have been put for the version after it.
-        let put_for = self.commit_step(view, writers, version, CommitStep::Prepare, deadline)?;
-        self.commit_to(view, writers, put_for.max(version), deadline)
+        let step = Step::prepare(version, CommitId::draw());
+        let put_for = self.commit_step(view, writers, step, deadline)?;
+        if put_for.number <= version {
+            return self.publish(view, writers, put_for, deadline);
+        }
+        self.commit_to(view, writers, put_for.number, deadline)
     }
 
     /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that
@@ -129,6 +177,7 @@ impl Client {
         self.commit_to(&view, &writers, version, deadline)
     }
 
+    /// Prepares a version on all writers, and publishes it.
     fn commit_to(
         &self,
         view: &Arc<ClusterView>,
@@ -136,11 +185,25 @@ impl Client {
         version: u32,
         deadline: Instant,
     ) -> Result<u32, ClientError> {
-        self.commit_step(view, writers, version, CommitStep::Prepare, deadline)?;
-        let (mut committed, mut seen) = (version, Ok(()));
+        let step = Step::prepare(version, CommitId::draw());
+        let prepared = self.commit_step(view, writers, step, deadline)?;
+        let prepared = VersionId::new(version, prepared.commit);
+        self.publish(view, writers, prepared, deadline)
+    }
+
+    /// Publishes a version that all writers have prepared. Its commit is the smallest that one of
+    /// them has fixed: two clients that commit at once choose the same.
+    fn publish(
+        &self,
+        view: &Arc<ClusterView>,
+        writers: &[usize],
+        version: VersionId,
+        deadline: Instant,
+    ) -> Result<u32, ClientError> {
+        let (mut committed, mut seen) = (version.number, Ok(()));
         for writer in writers.iter().map(std::slice::from_ref) {
-            let publish = CommitStep::Publish;
-            committed = committed.max(self.commit_step(view, writer, version, publish, deadline)?);
+            let step = Step { step: CommitStep::Publish, version };
+            committed = committed.max(self.commit_step(view, writer, step, deadline)?.number);
             // Immediately: the next may fail, and this one has published all the same.
             let described = self.describe_again(view, writer[0], deadline);
             seen = seen.and(described.map(drop));
@@ -148,28 +211,49 @@ impl Client {
         seen.map(|()| committed)
     }
 
-    /// Takes a step of a commit on all writers; returns the highest of their answers.
+    /// Takes a step of a commit on all writers; returns the highest number of their answers, and the
+    /// commit that all of them are to publish.
     fn commit_step(
         &self,
         view: &ClusterView,
         writers: &[usize],
-        version: u32,
-        step: CommitStep,
+        Step { step, version }: Step,
         deadline: Instant,
-    ) -> Result<u32, ClientError> {
-        let mut highest = version;
+    ) -> Result<VersionId, ClientError> {
+        let label = u128::from_be_bytes(version.commit.to_bytes());
+        let (mut highest, mut fixed) = (version.number, None);
         for &writer in writers {
             let address = view.address(writer);
-            let body = RequestBody::Commit { version, step };
+            let body = RequestBody::Commit { version: version.number, step, label };
             let request = Request { graph: view.graph, ..Request::new(body) };
             let commit =
                 || match ask_server(address, &self.config.security, request.clone(), deadline)? {
-                    Reply::Committed { version } => Ok(version),
+                    Reply::Committed { version, label } => Ok((version, label)),
                     _ => Err(ClientError::Confused { address: address.clone() }),
                 };
-            highest = highest.max(self.patiently(deadline, commit)?);
+            let (number, label) = self.patiently(deadline, commit)?;
+            highest = highest.max(number);
+            let found = CommitId::from_bytes(label.to_be_bytes());
+            // A server before wire version 6 tells none.
+            if found.is_known() && fixed.is_none_or(|fixed| self.is_before(version, found, fixed)) {
+                fixed = Some(found);
+            }
         }
-        Ok(highest)
+        Ok(VersionId::new(highest, fixed.unwrap_or(version.commit)))
+    }
+
+    /// Returns whether one commit takes the place of another as that of a version: it has committed
+    /// the version on some partition already, or none has and it is the smaller one.
+    fn is_before(&self, version: VersionId, one: CommitId, other: CommitId) -> bool {
+        let made = |commit: CommitId| {
+            let made = VersionTag { number: version.number, tag: commit.tag() };
+            self.book.parts().any(|part| self.floors.of(part) == made)
+        };
+        match (made(one), made(other)) {
+            (true, false) => true,
+            (false, true) => false,
+            _ => one < other,
+        }
     }
 
     /// Asks a writer what it holds, and notes its versions: this client reads none before them.
@@ -185,7 +269,9 @@ impl Client {
             let (address, other) = (address.clone(), address.clone());
             return Err(ClientError::GraphsDiffer { address, other });
         }
-        found.held().for_each(|(part, it)| self.floors.raise(PartId(part), it.version));
+        let mut held = found.held();
+        held.try_for_each(|(part, it)| self.floors.raise(PartId(part), it.version_tag(), address))?;
+        drop(held);
         Ok(found)
     }
 
@@ -196,8 +282,8 @@ impl Client {
     pub fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         loop {
-            let view = self.ask_versions(deadline)?;
-            let behind = self.book.parts().find_map(|part| behind(&view, part, version, wanted));
+            let (servers, _) = self.ask_living(deadline)?;
+            let behind = self.book.parts().find_map(|part| behind(&servers, part, version, wanted));
             let Some(error) = behind else { return Ok(()) };
             if Instant::now() + POLL >= deadline {
                 return Err(error);
@@ -273,8 +359,20 @@ impl Client {
     }
 }
 
+/// Returns the later of a floor and a version that is served.
+fn newer(floor: VersionTag, served: VersionTag) -> VersionTag {
+    if floor.number > served.number { floor } else { served }
+}
+
+/// A follower of a partition that is connected, or that a writer knows.
+struct CountedFollower {
+    name: String,
+    instance: u64,
+    version: u32,
+}
+
 /// Returns an error where fewer followers than wanted have a version of a partition that has a
-/// writer.
+/// writer. Those that are connected are counted, and those that the writer knows, each once.
 fn behind(
     servers: &[(Address, Description)],
     part: PartId,
@@ -282,23 +380,40 @@ fn behind(
     wanted: usize,
 ) -> Option<ClientError> {
     let states = || servers.iter().filter_map(|(at, it)| Some((at, it, it.state(part.0)?)));
-    states().find(|(.., state)| state.role == Role::Writer)?;
-    let mut followers: Vec<(&Address, &Description, u32)> = Vec::new();
-    for (address, description, state) in states() {
-        let is_new = !followers.iter().any(|(_, known, _)| known.is_same_server(description));
-        if state.role == Role::Follower && is_new {
-            followers.push((address, description, state.version));
+    let (writer, of_writer, _) = states().find(|(.., state)| state.role == Role::Writer)?;
+    let connected = states().filter(|(.., state)| state.role == Role::Follower);
+    let connected = connected.map(|(address, description, state)| CountedFollower {
+        name: address.to_string(),
+        instance: description.instance,
+        version: state.version,
+    });
+    let known = of_writer.followers.iter().filter(|follower| follower.part == part.0);
+    let known = known.map(|follower| CountedFollower {
+        name: format!("follower {:016x} of {writer}", follower.instance),
+        instance: follower.instance,
+        version: follower.version.number,
+    });
+    let mut followers: Vec<CountedFollower> = Vec::new();
+    for follower in connected.chain(known) {
+        let is_counted =
+            |it: &CountedFollower| it.instance != 0 && it.instance == follower.instance;
+        match followers.iter_mut().find(|it| is_counted(it)) {
+            // The one of the two reports that is later.
+            Some(counted) => counted.version = counted.version.max(follower.version),
+            None => followers.push(follower),
         }
     }
-    let found = followers.iter().filter(|(.., has)| *has >= version).count();
+    let found = followers.iter().filter(|it| it.version >= version).count();
     if found >= wanted {
         return None;
     }
-    let lacking = followers.iter().filter(|(.., has)| *has < version);
-    let lacking: Vec<String> = lacking.map(|(at, _, has)| format!("{at} has {has}")).collect();
+    let lacking = followers.iter().filter(|it| it.version < version);
+    let lacking: Vec<String> =
+        lacking.map(|it| format!("{} has {}", it.name, it.version)).collect();
+    let known = format!("{} are known to {writer} or connected", followers.len());
     let lacking = match lacking.is_empty() {
-        true => format!("{} are known", followers.len()),
-        false => lacking.join(", "),
+        true => known,
+        false => format!("{known}: {}", lacking.join(", ")),
     };
     Some(ClientError::FollowersBehind { part, version, wanted, found, lacking })
 }
@@ -320,14 +435,14 @@ fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, Cli
 
 #[cfg(test)]
 mod tests {
-    use lodestore_schema::reply::PartState;
+    use lodestore_schema::reply::{FollowerState, PartState};
 
     use super::*;
 
     #[test]
     fn followers_that_lack_a_version_are_named_and_a_server_counts_once() {
         let server = |port: u16, role, version, instance| {
-            let states = vec![PartState { version, role }];
+            let states = vec![PartState { version, role, ..PartState::default() }];
             let description =
                 Description { parts: vec![0], states, instance, ..Description::default() };
             (format!("127.0.0.1:{port}").parse::<Address>().unwrap(), description)
@@ -341,10 +456,25 @@ mod tests {
         assert_eq!((lacks(&all, 0), lacks(&all, 1)), (None, None));
         let told = lacks(&all, 2).unwrap();
         assert!(told.contains("1 of 2") && told.contains("127.0.0.1:3 has 4"), "{told}");
-        let twice = [writer.clone(), near, server(4, Role::Follower, 5, 2)];
+        let twice = [writer.clone(), near.clone(), server(4, Role::Follower, 5, 2)];
         assert!(lacks(&twice, 2).unwrap().contains("1 are known"));
-        assert!(lacks(&[writer], 1).unwrap().contains("0 are known"));
+        assert!(lacks(&[writer.clone()], 1).unwrap().contains("0 are known"));
         assert_eq!(lacks(&[far], 1), None, "nothing is written there");
+        // A client that is connected to the writer alone counts those that the writer knows.
+        let (address, mut description) = writer;
+        let known = |part, number, instance| FollowerState {
+            part,
+            version: VersionTag::any(number),
+            instance,
+        };
+        description.followers = vec![known(0, 5, 2), known(1, 5, 9), known(0, 4, 7)];
+        let alone = [(address, description)];
+        assert_eq!(lacks(&alone, 1), None);
+        let told = lacks(&alone, 2).unwrap();
+        let expected = ["1 of 2", "2 are known to 127.0.0.1:1", "follower 0000000000000007 of"];
+        assert!(expected.iter().all(|it| told.contains(it)), "{told}");
+        let both = [alone[0].clone(), near];
+        assert!(lacks(&both, 2).unwrap().contains("2 are known"), "one is counted once");
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Routing: which shard of which server answers for each id. Pure, batch-wise.
 
 mod replicas;
+mod tensors;
 
 use std::sync::atomic::Ordering;
 
 use lodestore_graph::{NodeId, PartId, PartitionBook};
-use lodestore_schema::Stripes;
-use lodestore_schema::reply::{Description, Role};
+use lodestore_schema::reply::{Description, Role, TensorDescription};
 
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::health::Health;
 
 use replicas::ReplicaSet;
+use tensors::TensorPlace;
+pub(crate) use tensors::{have_same_tensors, known_tensors};
 
 /// All servers of one graph, and the partitions that each holds.
 pub(crate) struct Routes {
@@ -21,6 +23,8 @@ pub(crate) struct Routes {
     servers: Vec<ServerRoutes>,
     /// By partition: the servers that hold it, and which of them is asked now.
     replicas: Vec<ReplicaSet>,
+    /// Names of the tensors, in the client's order.
+    names: Vec<String>,
 }
 
 /// One shard of one server.
@@ -32,8 +36,8 @@ pub(crate) struct Endpoint {
 /// Where the shards of one server start among the endpoints, and how rows fall to them.
 struct ServerRoutes {
     first_endpoint: usize,
-    /// By tensor, in the server's order.
-    stripes: Vec<Stripes>,
+    /// By tensor, in the client's order.
+    tensors: Vec<TensorPlace>,
     health: Health,
 }
 
@@ -68,6 +72,21 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
+    /// Inserts all partitions of another set.
+    pub(crate) fn insert_all(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (word, more) in self.0.iter_mut().zip(&other.0) {
+            *word |= more;
+        }
+    }
+
+    /// Returns whether a partition is in it.
+    pub(crate) fn contains(&self, part: PartId) -> bool {
+        self.0.get(part.index() / 64).is_some_and(|word| word >> (part.index() % 64) & 1 == 1)
+    }
+
     /// Returns its partitions, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
@@ -83,8 +102,12 @@ impl PartSet {
 }
 
 impl Routes {
-    /// Joins the descriptions of several servers, which must be of one graph.
-    pub(crate) fn new(servers: &[(Address, Description)]) -> Result<Self, ClientError> {
+    /// Joins the descriptions of several servers, which must be of one graph. `tensors` are those
+    /// that the client knows, in its order.
+    pub(crate) fn new(
+        servers: &[(Address, Description)],
+        tensors: &[TensorDescription],
+    ) -> Result<Self, ClientError> {
         let Some((first_address, first)) = servers.first() else {
             return Err(ClientError::NoServers);
         };
@@ -97,18 +120,24 @@ impl Routes {
             book,
             endpoints: Vec::new(),
             servers: Vec::new(),
+            names: tensors.iter().map(|tensor| tensor.name.clone()).collect(),
         };
         for (at, (address, description)) in servers.iter().enumerate() {
             if !same_graph(description, first) {
                 let (address, other) = (address.clone(), first_address.clone());
                 return Err(ClientError::GraphsDiffer { address, other });
             }
-            routes.add(at, servers);
+            routes.add(at, servers, tensors);
         }
         Ok(routes)
     }
 
-    fn add(&mut self, server: usize, servers: &[(Address, Description)]) {
+    fn add(
+        &mut self,
+        server: usize,
+        servers: &[(Address, Description)],
+        tensors: &[TensorDescription],
+    ) {
         let (address, description) = &servers[server];
         let first_endpoint = self.endpoints.len();
         for shard in 0..description.n_shards {
@@ -116,12 +145,8 @@ impl Routes {
             let address = address.of_shard(shard, port);
             self.endpoints.push(Endpoint { address, server });
         }
-        let stripes = description
-            .tensors
-            .iter()
-            .filter_map(|tensor| Stripes::new(description.n_shards, tensor.stripe_rows));
-        let (stripes, health) = (stripes.collect(), Health::default());
-        self.servers.push(ServerRoutes { first_endpoint, stripes, health });
+        let tensors = tensors.iter().map(|known| TensorPlace::of(known, description)).collect();
+        self.servers.push(ServerRoutes { first_endpoint, tensors, health: Health::default() });
         for (part, state) in description.held() {
             let Some(replicas) = self.replicas.get_mut(PartId(part).index()) else { continue };
             replicas.servers.push(server);
@@ -147,7 +172,7 @@ impl Routes {
         for position in positions {
             let id = ids[position as usize];
             let found = self.endpoint_of(tensor, id);
-            let (endpoint, part) = found.ok_or_else(|| self.why_missing(id))?;
+            let (endpoint, part) = found.ok_or_else(|| self.why_missing(tensor, id))?;
             let bucket = &mut buckets[endpoint];
             bucket.parts.insert(part);
             bucket.ids.push(id);
@@ -162,13 +187,22 @@ impl Routes {
         let (part, row) = self.book.locate(id)?;
         let replicas = &self.replicas[part.index()];
         let &server = replicas.servers.get(replicas.asked.load(Ordering::Relaxed))?;
-        Some((self.endpoint_at(server, tensor, part, row), part))
+        let endpoint = self.endpoint_at(server, tensor, part, row);
+        // Another may have a tensor that this one lacks.
+        let other = || {
+            let mut others = replicas.servers.iter();
+            others.find_map(|&other| self.endpoint_at(other, tensor, part, row))
+        };
+        Some((endpoint.or_else(other)?, part))
     }
 
     /// Returns the reason why no server can be asked for a row.
-    fn why_missing(&self, id: NodeId) -> ClientError {
+    fn why_missing(&self, tensor: usize, id: NodeId) -> ClientError {
         match self.book.part_of(id) {
-            Some(part) => ClientError::NoReplica { part },
+            Some(part) => match self.servers_of(part).first() {
+                Some(&server) => self.why_no_tensor(server, tensor),
+                None => ClientError::NoReplica { part },
+            },
             None => ClientError::UnknownNode { node: id, n_nodes: self.book.n_nodes() },
         }
     }
@@ -208,16 +242,35 @@ impl Routes {
         }
     }
 
-    /// Returns the shard of `server` that owns a row.
+    /// Returns the shard of `server` that owns a row; `None` where it does not have the tensor.
     pub(crate) fn endpoint_at(
         &self,
         server: usize,
         tensor: usize,
         part: PartId,
         row: u32,
-    ) -> usize {
+    ) -> Option<usize> {
         let server = &self.servers[server];
-        server.first_endpoint + usize::from(server.stripes[tensor].shard_of(part.0, row))
+        let TensorPlace::At { stripes, .. } = server.tensors.get(tensor)? else { return None };
+        Some(server.first_endpoint + usize::from(stripes.shard_of(part.0, row)))
+    }
+
+    /// Returns the position of a tensor at the server of an endpoint that was routed for it.
+    pub(crate) fn position_at(&self, endpoint: usize, tensor: usize) -> u16 {
+        let server = &self.servers[self.endpoints[endpoint].server];
+        match server.tensors.get(tensor) {
+            Some(TensorPlace::At { position, .. }) => *position,
+            // The server refuses it: no other tensor's rows come.
+            _ => u16::MAX,
+        }
+    }
+
+    /// Returns the reason why a server cannot be asked for a tensor.
+    pub(crate) fn why_no_tensor(&self, server: usize, tensor: usize) -> ClientError {
+        let known = self.names.get(tensor).cloned().unwrap_or_default();
+        let is_replaced =
+            matches!(self.servers[server].tensors.get(tensor), Some(TensorPlace::Replaced));
+        ClientError::TensorGone { tensor: known, is_replaced }
     }
 
     /// Returns a shard of a server.
@@ -237,12 +290,9 @@ impl Routes {
     }
 }
 
-/// Returns whether two servers describe one graph with the same tensors in the same order.
+/// Returns whether two servers describe one graph. Tensors come and go in it, each known by its uuid.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
-    let tensors = |d: &Description| -> Vec<(String, String, u32)> {
-        d.tensors.iter().map(|t| (t.name.clone(), t.dtype.clone(), t.width)).collect()
-    };
-    a.graph == b.graph && a.bounds == b.bounds && tensors(a) == tensors(b)
+    a.graph == b.graph && a.bounds == b.bounds
 }
 
 #[cfg(test)]

@@ -68,11 +68,12 @@ impl Routes {
             self.replicas_of(parts).all(|replicas| replicas.servers.contains(&other))
         };
         let others = self.replicas[part.index()].servers.iter().copied().filter(|&other| {
-            other != server && has_all(other) && !self.health(other).is_resting(now)
+            let has_tensor = self.endpoint_at(other, tensor, part, row).is_some();
+            other != server && has_tensor && has_all(other) && !self.health(other).is_resting(now)
         });
         let cost = |other: usize| self.health(other).cost(now);
         let hedge = others.min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
-        Some(self.endpoint_at(hedge, tensor, part, row))
+        self.endpoint_at(hedge, tensor, part, row)
     }
 
     fn replicas_of(&self, parts: &PartSet) -> impl Iterator<Item = &ReplicaSet> {

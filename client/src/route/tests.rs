@@ -13,6 +13,7 @@ fn server(parts: &[u16], n_shards: u16) -> Description {
         width: 1,
         row_bytes: 4,
         stripe_rows: 2,
+        uuid: [0; 16],
     };
     Description {
         graph: [7; 16],
@@ -30,6 +31,11 @@ fn server(parts: &[u16], n_shards: u16) -> Description {
     }
 }
 
+/// Returns the routes of a client that knows the tensors of these servers.
+fn routes_of(servers: &[(Address, Description)]) -> Result<Routes, ClientError> {
+    Routes::new(servers, &known_tensors(servers)?)
+}
+
 fn address(port: u16) -> Address {
     format!("127.0.0.1:{port}").parse().unwrap()
 }
@@ -41,7 +47,7 @@ fn endpoints(routes: &Routes, ids: &[u32]) -> Vec<usize> {
 #[test]
 fn rows_go_to_the_shard_that_owns_their_stripe() {
     let servers = [(address(1), server(&[0], 2)), (address(2), server(&[1], 1))];
-    let routes = Routes::new(&servers).unwrap();
+    let routes = routes_of(&servers).unwrap();
     assert_eq!(endpoints(&routes, &[0, 1, 2, 3, 4, 5, 9]), [0, 0, 1, 1, 0, 2, 2]);
     assert_eq!(routes.endpoints[1].address, address(9001));
     let mut buckets = Vec::new();
@@ -53,7 +59,7 @@ fn rows_go_to_the_shard_that_owns_their_stripe() {
 
 #[test]
 fn rows_of_the_last_partition_go_to_the_shards_that_own_them() {
-    let routes = Routes::new(&[(address(1), server(&[0, 1], 3))]).unwrap();
+    let routes = routes_of(&[(address(1), server(&[0, 1], 3))]).unwrap();
     let all: Vec<u32> = (0..10).collect();
     // Stripes of two rows, the first of partition 1 at the second shard.
     assert_eq!(endpoints(&routes, &all), [0, 0, 1, 1, 2, 1, 1, 2, 2, 0]);
@@ -62,7 +68,7 @@ fn rows_of_the_last_partition_go_to_the_shards_that_own_them() {
 #[test]
 fn another_holder_is_asked_after_a_failure() {
     let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[1], 1))];
-    let routes = Routes::new(&servers).unwrap();
+    let routes = routes_of(&servers).unwrap();
     let now = Instant::now();
     let parts = |ids: &[u32]| {
         let (ids, mut buckets): (Vec<NodeId>, _) =
@@ -93,7 +99,7 @@ fn a_rival_has_every_partition_of_the_request() {
         let held = std::iter::once(&[0u16, 1][..]).chain(others);
         let servers: Vec<_> =
             held.zip(1..).map(|(held, at)| (address(at), server(held, 1))).collect();
-        let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
+        let (routes, now) = (routes_of(&servers).unwrap(), Instant::now());
         // Those with one partition are the faster ones.
         for (at, ms) in [(0, 1), (1, 2), (2, 2), (3, 50)] {
             routes.health(at).answered(std::time::Duration::from_millis(ms), now);
@@ -103,7 +109,7 @@ fn a_rival_has_every_partition_of_the_request() {
         let Bucket { parts, .. } = buckets.swap_remove(0);
         assert_eq!(routes.hedge(0, &ids, &parts, 0), Some(expected), "{ids:?}");
         // Without the one that has both there is none.
-        let routes = Routes::new(&servers[..3]).unwrap();
+        let routes = routes_of(&servers[..3]).unwrap();
         let both = (ids[0].0 < 5) != (ids[1].0 < 5);
         assert_eq!(routes.hedge(0, &ids, &parts, 0).is_none(), both, "{ids:?}");
     }
@@ -115,12 +121,17 @@ fn partitions_of_a_set_are_those_put_in_also_past_a_word() {
     let parts = [0, 62, 63, 64, 127, 128, 65_534];
     parts.iter().for_each(|&part| set.insert(PartId(part)));
     assert!(set.indexes().eq(parts.map(usize::from)));
+    assert!(set.contains(PartId(64)) && !set.contains(PartId(65)) && !set.contains(PartId(65_535)));
+    let mut joined = PartSet::default();
+    joined.insert(PartId(1));
+    joined.insert_all(&set);
+    assert_eq!(joined.iter().count(), parts.len() + 1);
 }
 
 #[test]
 fn the_holder_that_answers_soonest_is_asked() {
     let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
-    let (routes, now) = (Routes::new(&servers).unwrap(), Instant::now());
+    let (routes, now) = (routes_of(&servers).unwrap(), Instant::now());
     let answered = |server, ms| {
         routes.health(server).answered(std::time::Duration::from_millis(ms), now);
         routes.choose(now);
@@ -133,7 +144,7 @@ fn the_holder_that_answers_soonest_is_asked() {
     assert_eq!(answered(1, 9), 0, "not clearly better");
     routes.health(1).copy(&Health::default());
     assert_eq!(answered(1, 2), 1);
-    let same = Routes::new(&servers).unwrap();
+    let same = routes_of(&servers).unwrap();
     (0..2).for_each(|server| same.health(server).copy(routes.health(server)));
     same.choose(now);
     assert_eq!(endpoints(&same, &[0]), [1]);
@@ -141,11 +152,11 @@ fn the_holder_that_answers_soonest_is_asked() {
 
 #[test]
 fn strangers_and_gaps_are_named() {
-    assert!(matches!(Routes::new(&[]), Err(ClientError::NoServers)));
+    assert!(matches!(routes_of(&[]), Err(ClientError::NoServers)));
     let other = Description { graph: [8; 16], ..server(&[1], 1) };
     let servers = [(address(1), server(&[0], 1)), (address(2), other)];
-    assert!(matches!(Routes::new(&servers), Err(ClientError::GraphsDiffer { .. })));
-    let routes = Routes::new(&[(address(1), server(&[0], 1))]).unwrap();
+    assert!(matches!(routes_of(&servers), Err(ClientError::GraphsDiffer { .. })));
+    let routes = routes_of(&[(address(1), server(&[0], 1))]).unwrap();
     let split = |id| routes.split(0, &[NodeId(4), NodeId(id)], 0..2, &mut Vec::new());
     assert!(matches!(split(5), Err(ClientError::NoReplica { part: PartId(1) })));
     let unknown = split(10);

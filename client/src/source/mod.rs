@@ -10,6 +10,8 @@ use std::{ops::AddAssign, time::Duration};
 use lodestore_graph::{NodeId, PartitionBook};
 /// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
 pub use lodestore_schema::request::PullKind;
+/// A version as peers and sources name it: its number, and a tag of its commit.
+pub use lodestore_schema::versions::VersionTag;
 /// Name and shape of a tensor.
 pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
@@ -70,8 +72,9 @@ pub trait RowSource: Send + Sync {
         None
     }
 
-    /// Returns the only version that rows are of, if the source keeps to one.
-    fn pinned_version(&self) -> Option<u32> {
+    /// Returns the only version that rows are of, if the source keeps to one: files, servers or
+    /// memory that are pinned. Whoever keeps rows of it over a commit keeps rows of this version.
+    fn pinned_version(&self) -> Option<VersionTag> {
         None
     }
 
@@ -121,6 +124,8 @@ pub struct PullStats {
     pub requests: u64,
     /// Second servers that were asked for the same, because the first was slow.
     pub hedges: u64,
+    /// Versions of those rows, where their source tells.
+    pub versions: VersionSpan,
     /// Part of `rows` that came beside what was asked for.
     pub ahead_rows: u64,
     /// Counters of tiers.
@@ -129,6 +134,37 @@ pub struct PullStats {
     pub lookup: Duration,
     /// Time in which tiers put rows that had travelled where they belong, and kept some.
     pub copy: Duration,
+}
+
+/// The lowest and the highest version of some rows; 0 where it is not known.
+///
+/// Rows of one partition that one call pulls are of one version. Those of different partitions may
+/// be of different ones, unless the source is pinned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VersionSpan {
+    /// The lowest.
+    pub lowest: u32,
+    /// The highest.
+    pub highest: u32,
+}
+
+impl VersionSpan {
+    /// Returns the span of rows of one version.
+    #[must_use]
+    pub fn of(version: u32) -> Self {
+        Self { lowest: version, highest: version }
+    }
+}
+
+impl AddAssign for VersionSpan {
+    fn add_assign(&mut self, more: Self) {
+        if self.highest == 0 {
+            *self = more;
+        } else if more.highest != 0 {
+            self.lowest = self.lowest.min(more.lowest);
+            self.highest = self.highest.max(more.highest);
+        }
+    }
 }
 
 /// Rows that did not travel, by what had them.
@@ -178,6 +214,7 @@ impl AddAssign for PullStats {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.hedges += more.hedges;
+        self.versions += more.versions;
         self.ahead_rows += more.ahead_rows;
         self.found += more.found;
         self.lookup += more.lookup;

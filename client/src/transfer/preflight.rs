@@ -13,7 +13,7 @@ use super::{PAUSE, TransferPlan, TransferStats};
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::remote::{ask_server, describe};
-use crate::route::same_graph;
+use crate::route::{have_same_tensors, same_graph};
 
 /// Returns the stats of a transfer whose rename was the last step of an earlier run; its server may
 /// not know.
@@ -133,7 +133,7 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });
     }
-    if !same_graph(&target, &source) {
+    if !same_graph(&target, &source) || !have_same_tensors(&target, &source) {
         let reason = "it has other tensors than the source; add or drop them there (`lode import --into`, \
                       `lode drop-tensor`), or copy graph.toml while it is stopped, if it has no \
                       partition";

@@ -76,6 +76,7 @@ fn description() -> Description {
         dtype: "f32".into(),
         width: WIDTH,
         row_bytes: ROW_BYTES as u32,
+        uuid: [0; 16],
         stripe_rows: 64,
     };
     Description {

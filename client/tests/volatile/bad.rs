@@ -112,7 +112,9 @@ fn peers_of_older_versions_are_reported() {
     let mut plain = Plain::open(&address, WireVersions { oldest: 3, newest: 4 });
     let failure = plain.failure(RequestBody::Volatile { tensor: name("h1") }, &[]);
     assert_eq!(failure.code, FailureCode::Unsupported);
-    assert!(failure.message.contains("wire version 5, ") && failure.message.contains("version 4"));
+    assert!(
+        failure.message.contains("wire version 5 to 6, ") && failure.message.contains("version 4")
+    );
     let body = RequestBody::Claim { tensor: name("h1") };
     let failure = plain.failure(body, &[0; 8]);
     assert!(failure.message.contains("`claim`"), "{failure}");

@@ -1,8 +1,10 @@
 //! The graph behind a server, as clients receive it.
 
 use crate::error::Decoded;
-use crate::limits::ROW_BYTES_MAX;
+use crate::limits::{FOLLOWERS_MAX, ROW_BYTES_MAX, WIRE_VERSION_IDENTITY};
 use crate::lodestore_capnp::{self as wire, description, tensor};
+use crate::tags::{graph_tag, tensor_tag};
+use crate::versions::VersionTag;
 
 /// The graph behind a server, and how to reach the owner of each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +38,19 @@ pub struct Description {
     pub arriving: Vec<u16>,
     /// Drawn by the server when it started; 0 where it was not sent.
     pub instance: u64,
+    /// Servers that fetch versions from this one, [`FOLLOWERS_MAX`] at most.
+    pub followers: Vec<FollowerState>,
+}
+
+/// A server that follows another, for one partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowerState {
+    /// The partition.
+    pub part: u16,
+    /// The version that it serves, as it has said last.
+    pub version: VersionTag,
+    /// Its own [`Description::instance`].
+    pub instance: u64,
 }
 
 /// Role of a server for a partition that it has.
@@ -66,10 +81,20 @@ impl Role {
 /// A partition at a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartState {
-    /// Its committed version there.
+    /// The version that is served there.
     pub version: u32,
+    /// The tag of the commit that made it; 0 where it is unknown.
+    pub tag: u64,
     /// The role of the server for it.
     pub role: Role,
+}
+
+impl PartState {
+    /// Returns the version with its commit.
+    #[must_use]
+    pub fn version_tag(&self) -> VersionTag {
+        VersionTag { number: self.version, tag: self.tag }
+    }
 }
 
 /// One tensor as on the wire.
@@ -85,6 +110,8 @@ pub struct TensorDescription {
     pub row_bytes: u32,
     /// Rows of a stripe: stripe `s` of partition `p` belongs to shard `(s + p) mod n_shards`.
     pub stripe_rows: u32,
+    /// Its uuid; all zeros where it is unknown.
+    pub uuid: [u8; 16],
 }
 
 impl Description {
@@ -94,10 +121,19 @@ impl Description {
         graph_tag(self.graph)
     }
 
+    /// Returns a tensor as pulls and puts of a connection of wire version `agreed` name it.
+    #[must_use]
+    pub fn tensor_tag(&self, tensor: &TensorDescription, agreed: u16) -> u64 {
+        if agreed < WIRE_VERSION_IDENTITY {
+            return self.graph_tag();
+        }
+        tensor_tag(self.graph, tensor.uuid)
+    }
+
     /// Returns the partitions that are here, with the state of each.
     pub fn held(&self) -> impl Iterator<Item = (u16, PartState)> {
         let role = if self.writable { Role::Writer } else { Role::Reader };
-        let all = PartState { version: self.version, role };
+        let all = PartState { version: self.version, tag: 0, role };
         let states = self.states.iter().copied().chain(std::iter::repeat(all));
         self.parts.iter().copied().zip(states)
     }
@@ -113,13 +149,6 @@ impl Description {
     pub fn state(&self, part: u16) -> Option<PartState> {
         self.held().find(|&(it, _)| it == part).map(|(_, state)| state)
     }
-}
-
-/// Returns the first eight bytes of a graph's uuid, which are random.
-#[must_use]
-pub fn graph_tag(graph: [u8; 16]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = graph;
-    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
 pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
@@ -142,6 +171,18 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
         let role = wire::Role::try_from(state.role as u16);
         roles.set(i, role.expect("the schema has all roles"));
     }
+    let tags: Vec<u64> = from.states.iter().map(|it| it.tag).collect();
+    to.set_tags(&tags[..]).expect("the list fits a message");
+    let followers = &from.followers[..from.followers.len().min(FOLLOWERS_MAX)];
+    let n_followers = u32::try_from(followers.len()).unwrap_or(u32::MAX);
+    let mut list = to.reborrow().init_followers(n_followers);
+    for (i, from) in (0..n_followers).zip(followers) {
+        let mut to = list.reborrow().get(i);
+        to.set_part(from.part);
+        to.set_version(from.version.number);
+        to.set_tag(from.version.tag);
+        to.set_instance(from.instance);
+    }
     to.set_instance(from.instance);
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
     let mut tensors = to.init_tensors(n);
@@ -152,6 +193,7 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
         to.set_width(from.width);
         to.set_row_bytes(from.row_bytes);
         to.set_stripe_rows(from.stripe_rows);
+        to.set_uuid(&from.uuid);
     }
 }
 
@@ -179,15 +221,24 @@ pub(super) fn read(from: description::Reader<'_>) -> Decoded<Description> {
             format!("{n_versions} versions, {n_roles} roles of {n_parts} partitions").into()
         );
     }
-    let state = |(version, role): (u32, Result<wire::Role, capnp::NotInSchema>)| -> Decoded<_> {
-        Ok(PartState { version, role: Role::ALL[role? as usize].0 })
+    // Before version 6 there are none.
+    let tags = from.get_tags()?;
+    let mut states = Vec::with_capacity(parts.len());
+    for (at, (version, role)) in (0..).zip(versions.iter().zip(roles.iter())) {
+        let tag = if at < tags.len() { tags.get(at) } else { 0 };
+        states.push(PartState { version, tag, role: Role::ALL[role? as usize].0 });
+    }
+    let follower = |it: wire::follower::Reader<'_>| FollowerState {
+        part: it.get_part(),
+        version: VersionTag { number: it.get_version(), tag: it.get_tag() },
+        instance: it.get_instance(),
     };
-    let states = versions.iter().zip(roles.iter()).map(state);
     Ok(Description {
         graph,
         n_edges: from.get_n_edges(),
         bounds: from.get_bounds()?.iter().collect(),
-        states: states.collect::<Decoded<_>>()?,
+        states,
+        followers: from.get_followers()?.iter().take(FOLLOWERS_MAX).map(follower).collect(),
         arriving,
         parts,
         tensors: from.get_tensors()?.iter().map(read_tensor).collect::<Decoded<_>>()?,
@@ -208,6 +259,7 @@ fn read_tensor(from: tensor::Reader<'_>) -> Decoded<TensorDescription> {
         width: from.get_width(),
         row_bytes: from.get_row_bytes(),
         stripe_rows: from.get_stripe_rows(),
+        uuid: read_uuid(from.get_uuid()?)?,
     };
     if tensor.row_bytes == 0 || tensor.row_bytes as usize > ROW_BYTES_MAX {
         return Err(format!("rows of {} bytes", tensor.row_bytes).into());
@@ -216,4 +268,12 @@ fn read_tensor(from: tensor::Reader<'_>) -> Decoded<TensorDescription> {
         return Err("stripes of 0 rows".into());
     }
     Ok(tensor)
+}
+
+/// Reads the uuid of a tensor, which is not sent before version 6.
+fn read_uuid(bytes: &[u8]) -> Decoded<[u8; 16]> {
+    if bytes.is_empty() {
+        return Ok([0; 16]);
+    }
+    bytes.try_into().map_err(|_| format!("uuid of {} bytes", bytes.len()).into())
 }

@@ -60,12 +60,14 @@ pub enum FailureCode {
     NotOwned,
     /// A row is there with a later stamp.
     Older,
+    /// The version that was asked for is here by another commit.
+    OtherHistory,
 }
 
 impl FailureCode {
     /// All of them, each with the word for it in reports and metrics. They are in the order of
     /// their numbers, which are those of the schema: `ALL[i].0 as usize == i`.
-    pub const ALL: [(Self, &'static str); 18] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::Invalid, "invalid"),
         (Self::TooLarge, "too_large"),
         (Self::NotFound, "not_found"),
@@ -84,6 +86,7 @@ impl FailureCode {
         (Self::Held, "held"),
         (Self::NotOwned, "not_owned"),
         (Self::Older, "older"),
+        (Self::OtherHistory, "other_history"),
     ];
 
     /// Returns the word for it in reports and metrics.

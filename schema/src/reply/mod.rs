@@ -7,10 +7,11 @@ use crate::error::{Decoded, WireError};
 use crate::frame;
 use crate::limits::{REPLY_TRAVERSAL_WORDS_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp::{copied, declared, followed, followed_file, reply};
+use crate::request::u128_of;
 use crate::stats::ServerStats;
-use crate::versions::Versions;
+use crate::versions::{VersionTag, Versions};
 
-pub use description::{Description, PartState, Role, TensorDescription, graph_tag};
+pub use description::{Description, FollowerState, PartState, Role, TensorDescription};
 pub use failure::{Failure, FailureCode};
 
 /// A reply less its body: the rows of a chunk follow the head.
@@ -22,7 +23,7 @@ pub enum Reply {
         first_row: u32,
         /// Rows in the chunk.
         n_rows: u32,
-        /// In the last chunk: versions that the partitions here had reached afterwards.
+        /// In the last chunk: the versions that the rows are of.
         versions: Versions,
     },
     /// The graph and where its rows live.
@@ -40,6 +41,8 @@ pub enum Reply {
     Committed {
         /// The newest version that has come so far: that asked for or a later one.
         version: u32,
+        /// The label of the version that was asked for; 0 where it is unknown.
+        label: u128,
     },
     /// A compaction runs or waits to run.
     Compacting {
@@ -156,9 +159,13 @@ impl Reply {
                 let mut rows = root.init_rows();
                 rows.set_first_row(*first_row);
                 rows.set_n_rows(*n_rows);
-                rows.set_version(versions.lowest);
+                rows.set_version(versions.lowest.number);
+                rows.set_tag(versions.lowest.tag);
                 if !versions.above.is_empty() {
-                    versions.write_above(rows.init_above(versions.n_above()));
+                    versions.write_above(rows.reborrow().init_above(versions.n_above()));
+                }
+                if versions.n_tags() > 0 {
+                    versions.write_tags(rows.init_above_tags(versions.n_tags()));
                 }
             }
             Self::Description(description) => {
@@ -167,7 +174,12 @@ impl Reply {
             Self::Failure(failure) => failure::write(failure, root.init_failure()),
             Self::Stats(stats) => stats.write(root.init_stats()),
             Self::Pushed { version } => root.init_pushed().set_version(*version),
-            Self::Committed { version } => root.init_committed().set_version(*version),
+            Self::Committed { version, label } => {
+                let mut committed = root.init_committed();
+                committed.set_version(*version);
+                committed.set_label_high((*label >> 64) as u64);
+                committed.set_label_low(*label as u64);
+            }
             Self::Compacting { run } => root.init_compacting().set_run(*run),
             Self::Shared { n_bytes, n_tensors } => {
                 let mut shared = root.init_shared();
@@ -183,9 +195,13 @@ impl Reply {
                 let mut rows = root.init_lent_rows();
                 rows.set_first_row(*first_row);
                 rows.set_n_rows(*n_rows);
-                rows.set_version(versions.lowest);
+                rows.set_version(versions.lowest.number);
+                rows.set_tag(versions.lowest.tag);
                 if !versions.above.is_empty() {
-                    versions.write_above(rows.init_above(versions.n_above()));
+                    versions.write_above(rows.reborrow().init_above(versions.n_above()));
+                }
+                if versions.n_tags() > 0 {
+                    versions.write_tags(rows.init_above_tags(versions.n_tags()));
                 }
             }
             Self::SharedRows { first_row, n_rows, offset, awaited, versions } => {
@@ -194,9 +210,13 @@ impl Reply {
                 rows.set_n_rows(*n_rows);
                 rows.set_offset(*offset);
                 rows.set_awaited(*awaited);
-                rows.set_version(versions.lowest);
+                rows.set_version(versions.lowest.number);
+                rows.set_tag(versions.lowest.tag);
                 if !versions.above.is_empty() {
-                    versions.write_above(rows.init_above(versions.n_above()));
+                    versions.write_above(rows.reborrow().init_above(versions.n_above()));
+                }
+                if versions.n_tags() > 0 {
+                    versions.write_tags(rows.init_above_tags(versions.n_tags()));
                 }
             }
             Self::Copied(copied) => copied.write(root.init_copied()),
@@ -223,14 +243,19 @@ impl Reply {
         Ok(match root.which()? {
             reply::Rows(rows) => {
                 let rows = rows?;
-                let versions = Versions::read(rows.get_version(), rows.get_above()?);
+                let lowest = VersionTag { number: rows.get_version(), tag: rows.get_tag() };
+                let versions = Versions::read(lowest, rows.get_above()?, rows.get_above_tags()?);
                 Self::Rows { first_row: rows.get_first_row(), n_rows: rows.get_n_rows(), versions }
             }
             reply::Description(description) => Self::Description(description::read(description?)?),
             reply::Failure(failure) => Self::Failure(failure::read(failure?)?),
             reply::Stats(stats) => Self::Stats(ServerStats::read(stats?)?),
             reply::Pushed(pushed) => Self::Pushed { version: pushed?.get_version() },
-            reply::Committed(committed) => Self::Committed { version: committed?.get_version() },
+            reply::Committed(committed) => {
+                let committed = committed?;
+                let label = u128_of(committed.get_label_high(), committed.get_label_low());
+                Self::Committed { version: committed.get_version(), label }
+            }
             reply::Compacting(run) => Self::Compacting { run: run?.get_run() },
             reply::Shared(shared) => {
                 let shared = shared?;
@@ -243,17 +268,19 @@ impl Reply {
             reply::LentRows(rows) => {
                 let rows = rows?;
                 let (first_row, n_rows) = (rows.get_first_row(), rows.get_n_rows());
-                let versions = Versions::read(rows.get_version(), rows.get_above()?);
+                let lowest = VersionTag { number: rows.get_version(), tag: rows.get_tag() };
+                let versions = Versions::read(lowest, rows.get_above()?, rows.get_above_tags()?);
                 Self::LentRows { first_row, n_rows, versions }
             }
             reply::SharedRows(rows) => {
                 let rows = rows?;
+                let lowest = VersionTag { number: rows.get_version(), tag: rows.get_tag() };
                 Self::SharedRows {
                     first_row: rows.get_first_row(),
                     n_rows: rows.get_n_rows(),
                     offset: rows.get_offset(),
                     awaited: rows.get_awaited(),
-                    versions: Versions::read(rows.get_version(), rows.get_above()?),
+                    versions: Versions::read(lowest, rows.get_above()?, rows.get_above_tags()?),
                 }
             }
             reply::Copied(copied) => Self::Copied(Copied::read(copied?)),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::Prefix;
-use crate::limits::{FLOORS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
+use crate::limits::{FLOORS_MAX, FOLLOWERS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
 use crate::lodestore_capnp as wire;
 use crate::stats::{ShardStats, UpdateStats, VolatileStats};
 use crate::versions::PartVersion;
@@ -18,8 +18,9 @@ fn head_of(reply: &Reply) -> Vec<u8> {
 }
 
 fn versions() -> Versions {
-    let one = |part| PartVersion { part, version: u32::MAX };
-    Versions { lowest: 3, above: (0..FLOORS_MAX as u16).map(one).collect() }
+    let version = |number| VersionTag { number, tag: u64::MAX };
+    let one = |part| PartVersion { part, version: version(u32::MAX) };
+    Versions { lowest: version(3), above: (0..FLOORS_MAX as u16).map(one).collect() }
 }
 
 fn description() -> Description {
@@ -29,6 +30,7 @@ fn description() -> Description {
         width: 128,
         row_bytes: 512,
         stripe_rows: 512,
+        uuid: *b"fedcba9876543210",
     };
     Description {
         graph: *b"0123456789abcdef",
@@ -43,11 +45,16 @@ fn description() -> Description {
         shares: true,
         roams: true,
         states: vec![
-            PartState { version: 9, role: Role::Writer },
-            PartState { version: u32::MAX, role: Role::Follower },
+            PartState { version: 9, tag: u64::MAX, role: Role::Writer },
+            PartState { version: u32::MAX, tag: 0, role: Role::Follower },
         ],
         arriving: vec![1],
         instance: u64::MAX,
+        followers: vec![FollowerState {
+            part: 2,
+            version: VersionTag { number: 8, tag: u64::MAX },
+            instance: 7,
+        }],
     }
 }
 
@@ -58,6 +65,7 @@ fn replies_survive_the_trip() {
         message: "no room; retry".into(),
         retry_after: Duration::from_millis(20),
     };
+    let other = Failure { code: FailureCode::OtherHistory, ..failure.clone() };
     let older = Failure { code: FailureCode::Older, ..failure.clone() };
     let read_only = Failure { code: FailureCode::ReadOnly, ..failure.clone() };
     let shard =
@@ -81,6 +89,7 @@ fn replies_survive_the_trip() {
         Reply::Failure(failure),
         Reply::Failure(read_only),
         Reply::Failure(older),
+        Reply::Failure(other),
         Reply::Stats(ServerStats {
             shards: vec![shard, ShardStats::default()],
             updates,
@@ -97,7 +106,7 @@ fn replies_survive_the_trip() {
         Reply::Stamps { n_rows: 5 },
         Reply::Stats(ServerStats::default()),
         Reply::Pushed { version: 7 },
-        Reply::Committed { version: u32::MAX },
+        Reply::Committed { version: u32::MAX, label: u128::MAX - 1 },
         Reply::Compacting { run: u64::MAX },
         Reply::Shared { n_bytes: u32::MAX, n_tensors: 0 },
         Reply::Shared { n_bytes: 0, n_tensors: u16::MAX },
@@ -143,8 +152,9 @@ fn the_largest_book_fits_a_head() {
     let reply = Reply::Description(Description {
         bounds,
         parts: (0..parts).collect(),
-        states: vec![PartState { version: 1, role: Role::Writer }; parts.into()],
+        states: vec![PartState { version: 1, tag: 1, role: Role::Writer }; parts.into()],
         arriving: (0..parts).collect(),
+        followers: vec![FollowerState::default(); FOLLOWERS_MAX],
         ..description()
     });
     let head = head_of(&reply);
@@ -217,7 +227,9 @@ fn with_empty_elements(head: &[u8], n: u64) -> Vec<u8> {
 #[test]
 fn lists_of_nothing_take_no_memory_however_long_they_claim_to_be() {
     let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
-    for reply in [Reply::Stats(stats), Reply::Description(description())] {
+    // All of it is in one segment.
+    let description = Description { followers: Vec::new(), ..description() };
+    for reply in [Reply::Stats(stats), Reply::Description(description)] {
         let head = head_of(&reply);
         for n in [1 << 16, 1 << 19, (1 << 29) - 1] {
             let found = Reply::decode(&with_empty_elements(&head, n));

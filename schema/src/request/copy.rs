@@ -3,6 +3,7 @@
 use super::RequestBody;
 use crate::error::Decoded;
 use crate::lodestore_capnp::{copy, follow};
+use crate::versions::VersionTag;
 
 /// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
 /// of them.
@@ -40,6 +41,14 @@ pub enum FollowStep {
         /// Offset of its first byte.
         offset: u64,
     },
+    /// The version that the follower serves.
+    Serves {
+        /// That version.
+        version: VersionTag,
+        /// [`Description::instance`](crate::reply::Description::instance) of the follower; 0 while it
+        /// serves nobody.
+        instance: u64,
+    },
 }
 
 pub(super) fn write_follow(part: u16, step: FollowStep, mut to: follow::Builder<'_>) {
@@ -52,6 +61,12 @@ pub(super) fn write_follow(part: u16, step: FollowStep, mut to: follow::Builder<
             read.set_file(file);
             read.set_offset(offset);
         }
+        FollowStep::Serves { version, instance } => {
+            let mut serves = to.init_serves();
+            serves.set_version(version.number);
+            serves.set_tag(version.tag);
+            serves.set_instance(instance);
+        }
     }
 }
 
@@ -61,6 +76,11 @@ pub(super) fn read_follow(from: follow::Reader<'_>) -> Decoded<RequestBody> {
         follow::step::Read(read) => {
             let read = read?;
             FollowStep::Read { file: read.get_file(), offset: read.get_offset() }
+        }
+        follow::step::Serves(serves) => {
+            let serves = serves?;
+            let version = VersionTag { number: serves.get_version(), tag: serves.get_tag() };
+            FollowStep::Serves { version, instance: serves.get_instance() }
         }
     };
     Ok(RequestBody::Follow { part: from.get_part(), step })

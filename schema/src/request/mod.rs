@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use crate::error::{Decoded, WireError};
 use crate::frame;
-use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION};
+use crate::limits::{REQUEST_TRAVERSAL_WORDS_MAX, WIRE_VERSION, WIRE_VERSION_IDENTITY};
 use crate::lodestore_capnp::{self as wire, push, request};
 use crate::name::Name;
 use crate::token::Token;
-use crate::versions::Versions;
+use crate::versions::{VersionTag, Versions};
 use crate::wire_versions::WireVersions;
 
 pub use copy::{CopyStep, FollowStep};
@@ -26,12 +26,15 @@ pub struct Request {
     /// When it sent this, counted by its own clock from the start of the connection; zero if it
     /// does not tell.
     pub sent: Duration,
-    /// The graph that it means, see [`graph_tag`](crate::reply::graph_tag); 0 for any.
+    /// The graph or tensor that it means, see [`tags`](crate::tags); 0 for any.
     pub graph: u64,
     /// For a pull: the only version whose rows will do; 0 for the newest of each partition.
     pub version: u32,
-    /// For a pull: the lowest versions of its partitions that will do.
+    /// For a pull: the lowest versions of its partitions that will do; where `version` is given,
+    /// that version with the commits that made it.
     pub floors: Versions,
+    /// For a pull: `floors` are the versions to read.
+    pub exactly: bool,
     /// The requested kind.
     pub body: RequestBody,
 }
@@ -58,6 +61,8 @@ pub enum RequestBody {
         version: u32,
         /// Which half of it.
         step: CommitStep,
+        /// The id of the commit; 0 where the server is to draw one.
+        label: u128,
     },
     /// Committed rows are folded into segments.
     Compact,
@@ -177,6 +182,7 @@ impl RequestBody {
             Self::Push(_) => ("push", 4),
             Self::Commit { .. } => ("commit", 4),
             Self::Copy { .. } => ("copy", 4),
+            Self::Follow { step: FollowStep::Serves { .. }, .. } => ("follow.serves", 6),
             Self::Follow { .. } => ("follow", 4),
             Self::Declare(_) => ("declare", 5),
             Self::Volatile { .. } => ("volatile", 5),
@@ -191,8 +197,27 @@ impl Request {
     /// Returns a request without a deadline, of whatever graph and version is there.
     #[must_use]
     pub fn new(body: RequestBody) -> Self {
-        let floors = Versions::default();
-        Self { deadline: None, sent: Duration::ZERO, graph: 0, version: 0, floors, body }
+        Self {
+            deadline: None,
+            sent: Duration::ZERO,
+            graph: 0,
+            version: 0,
+            floors: Versions::default(),
+            exactly: false,
+            body,
+        }
+    }
+
+    /// Returns it as a connection of version `agreed` has it: without the commits of its versions
+    /// before [`WIRE_VERSION_IDENTITY`].
+    #[must_use]
+    pub fn for_version(self, agreed: u16) -> Self {
+        if agreed >= WIRE_VERSION_IDENTITY {
+            return self;
+        }
+        let is_pinned = self.version != 0;
+        let floors = if is_pinned { Versions::default() } else { self.floors.without_tags() };
+        Self { floors, exactly: false, ..self }
     }
 
     /// Appends prefix and head for a request whose body will be `body_bytes` long.
@@ -203,9 +228,15 @@ impl Request {
         root.set_sent_us(u64::try_from(self.sent.as_micros()).unwrap_or(u64::MAX));
         root.set_graph(self.graph);
         root.set_version(self.version);
-        root.set_at_least(self.floors.lowest);
+        root.set_at_least(self.floors.lowest.number);
+        root.set_at_least_tag(self.floors.lowest.tag);
+        root.set_exactly(self.exactly);
         if !self.floors.above.is_empty() {
             self.floors.write_above(root.reborrow().init_floors(self.floors.n_above()));
+        }
+        let n_tags = self.floors.n_tags();
+        if n_tags > 0 {
+            self.floors.write_tags(root.reborrow().init_floor_tags(n_tags));
         }
         match &self.body {
             RequestBody::Describe => root.set_describe(()),
@@ -219,9 +250,11 @@ impl Request {
             RequestBody::Follow { part, step } => {
                 copy::write_follow(*part, *step, root.init_follow());
             }
-            RequestBody::Commit { version, step } => {
+            RequestBody::Commit { version, step, label } => {
                 let mut commit = root.init_commit();
                 commit.set_version(*version);
+                commit.set_label_high((*label >> 64) as u64);
+                commit.set_label_low(*label as u64);
                 commit.set_step(match step {
                     CommitStep::Prepare => wire::CommitStep::Prepare,
                     CommitStep::Publish => wire::CommitStep::Publish,
@@ -259,7 +292,12 @@ impl Request {
                 sent: Duration::from_micros(root.get_sent_us()),
                 graph: root.get_graph(),
                 version: root.get_version(),
-                floors: Versions::read(root.get_at_least(), root.get_floors()?),
+                floors: Versions::read(
+                    VersionTag { number: root.get_at_least(), tag: root.get_at_least_tag() },
+                    root.get_floors()?,
+                    root.get_floor_tags()?,
+                ),
+                exactly: root.get_exactly(),
                 body,
             })
         })
@@ -282,7 +320,8 @@ impl RequestBody {
                     wire::CommitStep::Prepare => CommitStep::Prepare,
                     wire::CommitStep::Publish => CommitStep::Publish,
                 };
-                Self::Commit { version: commit.get_version(), step }
+                let label = u128_of(commit.get_label_high(), commit.get_label_low());
+                Self::Commit { version: commit.get_version(), step, label }
             }
             request::Push(push) => Self::Push(Push::read(push?)),
             request::Declare(declare) => Self::Declare(Declare::read(declare?)?),
@@ -319,12 +358,17 @@ impl Push {
         Self {
             tensor: from.get_tensor(),
             n_rows: from.get_n_rows(),
-            put: u128::from(from.get_put_high()) << 64 | u128::from(from.get_put_low()),
+            put: u128_of(from.get_put_high(), from.get_put_low()),
             piece: from.get_piece(),
             is_last: from.get_is_last(),
             total_rows: from.get_total_rows(),
         }
     }
+}
+
+/// Returns the number of 128 bits that these halves make.
+pub(crate) fn u128_of(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
 }
 
 /// Returns a deadline in milliseconds, at least 1: one below a millisecond must not read as none.

@@ -2,8 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::Prefix;
-use crate::limits::{FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
-use crate::versions::PartVersion;
+use crate::limits::{
+    FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX_BEFORE, TOKEN_BYTES_MAX,
+    TOKEN_BYTES_MIN,
+};
+use crate::versions::{PartVersion, VersionTag};
 
 const PUSH: Push = Push {
     tensor: u16::MAX,
@@ -36,12 +39,19 @@ fn requests_survive_the_trip() {
         RequestBody::Pull { tensor: u16::MAX, kind: PullKind::Vector },
         RequestBody::Push(Push::default()),
         RequestBody::Push(PUSH),
-        RequestBody::Commit { version: u32::MAX, step: CommitStep::Prepare },
-        RequestBody::Commit { version: 1, step: CommitStep::Publish },
+        RequestBody::Commit { version: u32::MAX, step: CommitStep::Prepare, label: u128::MAX - 1 },
+        RequestBody::Commit { version: 1, step: CommitStep::Publish, label: 0 },
         RequestBody::Follow { part: u16::MAX, step: FollowStep::Manifest },
         RequestBody::Follow {
             part: 1,
             step: FollowStep::Read { file: u16::MAX, offset: u64::MAX },
+        },
+        RequestBody::Follow {
+            part: 1,
+            step: FollowStep::Serves {
+                version: VersionTag { number: u32::MAX, tag: u64::MAX },
+                instance: u64::MAX - 1,
+            },
         },
         RequestBody::Compact,
         RequestBody::Share,
@@ -71,15 +81,42 @@ fn requests_survive_the_trip() {
         RequestBody::Authenticate { token: Token::new(&[b'x'; TOKEN_BYTES_MIN]).unwrap() },
         RequestBody::Authenticate { token: Token::new(&[b'~'; TOKEN_BYTES_MAX]).unwrap() },
     ];
+    let version = |number| VersionTag { number, tag: u64::MAX };
     for body in bodies {
         for deadline in [None, Some(Duration::from_millis(1500))] {
-            let (sent, graph, version) = (Duration::from_micros(77), u64::MAX, u32::MAX);
-            let above = vec![PartVersion { part: u16::MAX, version: u32::MAX }; FLOORS_MAX];
-            let floors = Versions { lowest: u32::MAX - 1, above };
-            let request = Request { deadline, sent, graph, version, floors, body };
+            let above = PartVersion { part: u16::MAX, version: version(u32::MAX) };
+            let request = Request {
+                deadline,
+                sent: Duration::from_micros(77),
+                graph: u64::MAX,
+                version: u32::MAX,
+                floors: Versions { lowest: version(u32::MAX - 1), above: vec![above; FLOORS_MAX] },
+                exactly: true,
+                body,
+            };
             assert_eq!(round_trip(&request).as_ref(), Ok(&request));
         }
     }
+}
+
+#[test]
+fn a_peer_before_version_6_gets_what_it_has_room_for() {
+    let above = (1..).take(FLOORS_MAX);
+    let tagged = |part| PartVersion { part, version: VersionTag { number: 9, tag: part.into() } };
+    let floors =
+        Versions { lowest: VersionTag { number: 8, tag: 5 }, above: above.map(tagged).collect() };
+    let body = RequestBody::Pull { tensor: 7, kind: PullKind::Sync };
+    let request = Request { floors, exactly: true, ..Request::new(body) };
+    assert_eq!(request.clone().for_version(6), request);
+    let before = request.clone().for_version(5);
+    assert_eq!((before.floors.of(0), before.exactly), (VersionTag::any(8), false));
+    assert_eq!(before.floors.of(64), VersionTag::any(9));
+    let mut bytes = Vec::new();
+    before.append_to(0, &mut bytes);
+    assert!(bytes.len() - PREFIX_BYTES <= REQUEST_HEAD_BYTES_MAX_BEFORE, "{}", bytes.len());
+    // It has no commits to compare: the number says which version.
+    let pinned = Request { version: 8, ..request }.for_version(5);
+    assert_eq!((pinned.version, pinned.floors), (8, Versions::default()));
 }
 
 #[test]
@@ -90,12 +127,18 @@ fn a_version_without_a_request_is_named_beside_those_that_have_it() {
     let known = WireVersions { oldest: 3, newest: WIRE_VERSION };
     assert_eq!(error, WireError::Lacks { request: "lend", known, agreed: 2 });
     let text = error.to_string();
-    assert!(text.contains("wire version 3 to 5") && text.contains("on version 2"), "{text}");
+    assert!(text.contains("wire version 3 to 6") && text.contains("on version 2"), "{text}");
     assert!(lend.check_version(WIRE_VERSION + 1).is_err());
     let claim = RequestBody::Claim { tensor: name("h1") };
     let told = [3, 4].map(|version| claim.check_version(version).unwrap_err().to_string());
-    assert!(told[1].contains("wire version 5, ") && told[1].contains("on version 4"), "{told:?}");
+    assert!(
+        told[1].contains("wire version 5 to 6, ") && told[1].contains("on version 4"),
+        "{told:?}"
+    );
     assert_eq!(claim.check_version(5), Ok(()));
+    let step = FollowStep::Serves { version: VersionTag::default(), instance: 0 };
+    let serves = RequestBody::Follow { part: 0, step };
+    assert!(serves.check_version(5).is_err() && serves.check_version(6).is_ok());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_schema::limits::COPY_PIECE_BYTES;
-use lodestore_schema::reply::{Copied, Followed};
+use lodestore_schema::reply::{Copied, Followed, FollowerState};
 use lodestore_schema::request::{CopyStep, FollowStep};
 use lodestore_schema::{Failure, FailureCode, Reply};
 use lodestore_store::StoreError;
@@ -114,6 +114,13 @@ impl Connection {
         step: FollowStep,
     ) -> Step<Followed> {
         match step {
+            FollowStep::Serves { version, instance } => {
+                let follower = FollowerState { part: part.0, version, instance };
+                let followers = &shard.plan.partitions.followers;
+                self.follower.get_or_insert_with(|| followers.enter()).say(follower);
+                shard.plan.partitions.has_changed();
+                Ok((Followed { version: version.number, ..Followed::default() }, Vec::new()))
+            }
             FollowStep::Manifest => {
                 self.following = None;
                 let files = shard.call_store(move |live| live.part_files(part)).await?;

@@ -58,6 +58,7 @@ impl Connection {
                 lease: None,
                 copying: None,
                 following: None,
+                follower: None,
                 claims: Vec::new(),
                 lag: QueueDelay::new(Instant::now()),
                 pace: SlowReaderLimit::default(),

@@ -15,6 +15,7 @@ use lodestore_schema::{Failure, FailureCode, Reply, Versions};
 
 use super::{Connection, PendingPull, RequestError};
 use crate::buffers::{HEAD_ROOM, body_room, to_u32};
+use crate::cut::Cut;
 use crate::deadline::with_deadline;
 use crate::error::failure;
 use crate::limits::WRITE_TIMEOUT;
@@ -78,7 +79,8 @@ impl Connection {
     pub(super) async fn lease_rows(
         &mut self,
         shard: &Rc<Shard>,
-        &PendingPull { tensor, version, sent, deadline, .. }: &PendingPull,
+        &PendingPull { tensor, sent, deadline, .. }: &PendingPull,
+        cut: &Cut,
         ids: &[NodeId],
         frame: &mut Vec<u8>,
     ) -> Result<usize, RequestError> {
@@ -96,14 +98,16 @@ impl Connection {
             let slots = body_room(frame, size_of_val(chunk));
             let find = async {
                 // Without a wait between: what is in memory is of the version that is read.
-                let is_wanted = version == 0 || rows.is_at(version);
-                if is_wanted { rows.slots_of(&shard.plan, chunk, slots) } else { Ok(false) }
+                if rows.is_at(cut) { rows.slots_of(&shard.plan, chunk, slots) } else { Ok(false) }
             };
             if !with_deadline(deadline, find).await? {
                 break;
             }
             let is_last = n_told + chunk.len() == ids.len();
-            let versions = if is_last { shard.versions(ids) } else { Versions::default() };
+            let versions = match is_last {
+                true => cut.versions(&shard.plan.partitions.book, ids),
+                false => Versions::default(),
+            };
             let (first_row, n_rows) = (to_u32(n_told), to_u32(chunk.len()));
             let reply = Reply::LentRows { first_row, n_rows, versions };
             self.write_chunk(&reply, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;

@@ -31,6 +31,7 @@ use self::volatile::Claims;
 use crate::buffers::set_len;
 use crate::deadline::{QueueDelay, SlowReaderLimit, io_timeout, with_deadline};
 use crate::error::failure;
+use crate::followers::FollowerPlace;
 use crate::limits::{FRAME_TIMEOUT, REQUEST_TIMEOUT, WRITE_TIMEOUT};
 use crate::shard::{IdleClock, Shard};
 use crate::stats::{BreakReason, RequestKind};
@@ -60,6 +61,8 @@ pub(crate) struct Connection {
     copying: Option<Copying>,
     /// The files of a partition that a follower fetches over it.
     following: Option<Arc<PartFiles>>,
+    /// What it has said of itself as a follower.
+    follower: Option<FollowerPlace>,
     /// Volatile rows that it publishes.
     claims: Vec<Claims>,
     lag: QueueDelay,
@@ -76,8 +79,9 @@ struct PendingPull {
     n_bytes: usize,
     /// The only one that will do; 0 for the newest.
     version: u32,
-    /// The lowest that will do.
+    /// The lowest that will do, or those to read.
     floors: Versions,
+    exactly: bool,
     /// When the client asked for it, as far as that is known.
     sent: Instant,
     deadline: Instant,
@@ -234,9 +238,16 @@ impl Connection {
         }
         match request.body {
             RequestBody::Pull { tensor, kind } => {
-                let (n_bytes, version) = (prefix.body_bytes, request.version);
-                let floors = request.floors;
-                let asked = PendingPull { tensor, kind, n_bytes, version, floors, sent, deadline };
+                let asked = PendingPull {
+                    tensor,
+                    kind,
+                    n_bytes: prefix.body_bytes,
+                    version: request.version,
+                    floors: request.floors,
+                    exactly: request.exactly,
+                    sent,
+                    deadline,
+                };
                 if kind == PullKind::Sync {
                     return self.pull(shard, asked).await;
                 }
@@ -301,9 +312,9 @@ impl Connection {
                 shard.plan.volatile.describe(tensor.as_str()).map(Reply::Declared)
             }
             RequestBody::Compact => shard.compact().map(|run| Reply::Compacting { run }),
-            RequestBody::Commit { version, step } => {
-                let committed = with_deadline(deadline, shard.commit(version, step)).await;
-                committed.map(|version| Reply::Committed { version })
+            RequestBody::Commit { version, step, label } => {
+                let committed = with_deadline(deadline, shard.commit(version, step, label)).await;
+                committed.map(|(version, label)| Reply::Committed { version, label })
             }
             _ => {
                 Err(failure(FailureCode::Internal, "a request with rows was taken for one without"))
@@ -396,5 +407,5 @@ fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Resul
         let message = "the deadline passed before the request was read";
         return Err(failure(FailureCode::Deadline, message));
     }
-    shard.check_graph(request.graph)
+    shard.check_meant(request)
 }

@@ -11,7 +11,7 @@ use super::{Connection, ConnectionError, PendingPull, RequestError};
 use crate::buffers::{Buffers, HEAD_ROOM, body_room, set_len, to_u32};
 use crate::deadline::with_deadline;
 use crate::rows::Want;
-use crate::shard::Shard;
+use crate::shard::{Asked, Shard};
 use crate::stats::count;
 
 /// The chunks of an answer, and the present one.
@@ -47,26 +47,24 @@ impl Connection {
         let (_room, mut buffers) = self.drain_refused(admitted, asked.n_bytes).await?;
         set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
         self.read_in_time(bytemuck::cast_slice_mut(&mut buffers.ids)).await?;
-        let sent = match shard.check_floors(&buffers.ids, &asked.floors) {
-            Ok(()) => self.send_rows(shard, asked, &mut buffers).await,
-            Err(refusal) => Err(refusal.into()),
-        };
+        let sent = self.send_rows(shard, asked, &mut buffers).await;
         shard.take_back(buffers);
         sent
     }
 
-    /// Gathers and sends chunk after chunk, as long as a pull waits for them.
+    /// Gathers and sends chunk after chunk of one cut, as long as a pull waits for them.
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
         asked: &PendingPull,
         Buffers { ids, frame }: &mut Buffers,
     ) -> Result<(), RequestError> {
-        let &PendingPull { tensor, kind, version, deadline, .. } = asked;
+        let &PendingPull { tensor, kind, version, exactly, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
         // Before rows are lent, too: the version is in use.
-        let pinned = with_deadline(deadline, shard.pin(version)).await?;
-        let first_row = self.lease_rows(shard, asked, ids, frame).await?;
+        let wanted = Asked { version, floors: &asked.floors, exactly };
+        let cut = &with_deadline(deadline, shard.cut_of(wanted, ids)).await?;
+        let first_row = self.lease_rows(shard, asked, cut, ids, frame).await?;
         if first_row > 0 && first_row == ids.len() {
             return Ok(());
         }
@@ -77,11 +75,14 @@ impl Connection {
             self.check_present(shard)?;
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
             turn.n_rows_after.set(ids.len() - rows.end);
-            let want = Want { turn: &turn, pinned: pinned.as_ref() };
+            let want = Want { turn: &turn, cut: Some(cut) };
             let gather = shard.gather(tensor, want, &ids[rows.clone()], out);
             with_deadline(deadline, gather).await?;
             let is_last = rows.end == ids.len();
-            let versions = if is_last { shard.versions(ids) } else { Versions::default() };
+            let versions = match is_last {
+                true => cut.versions(&shard.plan.partitions.book, ids),
+                false => Versions::default(),
+            };
             if self.send_chunk(shard, &answer, frame, versions).await? {
                 return Ok(());
             }

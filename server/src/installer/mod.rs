@@ -36,6 +36,12 @@ impl Installer {
         &self.partitions.live
     }
 
+    /// Returns the number that the server, as it runs, has in its description.
+    #[must_use]
+    pub fn instance(&self) -> u64 {
+        self.partitions.instance()
+    }
+
     /// Returns the version of a partition that all shards serve, if it is here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
@@ -80,7 +86,7 @@ impl Installer {
     /// Has all shards read the version of a partition that is installed, or returns why one does
     /// not.
     fn switch(&self, part: PartId) -> Result<(), String> {
-        let seen = self.partitions.committed(Some(part));
+        let seen = self.partitions.seen(Some(part));
         let (done, all_done) = mpsc::channel();
         for mailbox in &*self.mailboxes {
             mailbox.send(|| Event::Installed(part, done.clone()));
@@ -92,7 +98,7 @@ impl Installer {
             let switched = all_done.recv_timeout(left).map_err(why_silent)?;
             switched.map_err(|refusal| refusal.message)?;
         }
-        self.partitions.note_served(&seen);
+        self.partitions.note_served(seen);
         Ok(())
     }
 }
@@ -123,12 +129,19 @@ impl Publishing {
         self.partitions.note_published(part, version);
     }
 
-    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue. Its
-    /// history and that of the writer that has it now are the same up to version `common`; none of
-    /// it if `None`.
+    /// Refuses puts and commits of a partition from now on, with this reason: another writer has
+    /// taken it over. Its history and that of the other writer are the same up to version `common`.
+    ///
+    /// Reads continue at that version, or without one at what was published last: clients read later
+    /// ones at the other writer. Blocks.
     pub fn fence(&self, part: PartId, reason: String, common: Option<u32>) {
-        self.partitions.note_fenced(part, common.unwrap_or(0));
         self.partitions.live.stop_writes(part, reason, ADVICE);
+        let published = self.partitions.published_versions().unwrap_or_default();
+        let published = published.into_iter().find(|(it, _)| *it == part);
+        let published = published.map(|(_, version)| version).filter(|&version| version > 0);
+        // Where nothing was published yet, no common history is known: commits tell them apart.
+        let last = common.or(published).unwrap_or_else(|| self.partitions.served_version(part));
+        self.partitions.fence(part, last);
     }
 
     /// Returns the last common version of a partition that was fenced; `None` for one that was not.

@@ -1,12 +1,18 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use lodestore_graph::NodeId;
+use lodestore_schema::reply::Role;
+use lodestore_schema::request::{CommitStep, PullKind};
+use lodestore_schema::versions::VersionTag;
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
 use lodestore_store::update::Folding;
 use lodestore_store::{Graph, OpenMode, OpenOptions};
 
 use super::*;
 use crate::config::ServerConfig;
-use crate::testing::{Faulty, OpenFault, fetch, import, put};
+use crate::shard::wire::PlainConnection;
+use crate::testing::{Faulty, OpenFault, fetch, import, put, row};
 
 fn open_writer(graph: &Path) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();
@@ -82,5 +88,57 @@ fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_le
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(old(3));
+    server.stop().unwrap();
+}
+
+/// Another writer continues from what was published, and makes the versions after it again.
+#[test]
+fn a_fenced_writer_is_a_reader_at_what_it_has_published() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let server = Server::start(&ServerConfig {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        n_shards: 2,
+        writable: true,
+        insecure: true,
+        publishes: true,
+        ..ServerConfig::new(&graph)
+    });
+    let server = server.unwrap();
+    let mut plain = PlainConnection::open(&server.address().unwrap().to_string());
+    let commit = |plain: &mut PlainConnection, version| {
+        put(&server.plan.partitions.live, 100, version - 1);
+        let step = CommitStep::Publish;
+        plain.ask(RequestBody::Commit { version, step, label: 0 }, &[]);
+        assert!(matches!(plain.answer().0, Reply::Committed { .. }));
+    };
+    commit(&mut plain, 2);
+    let publishing = server.publishing();
+    publishing.note(PartId(0), 2);
+    commit(&mut plain, 3);
+    let state = |plain: &mut PlainConnection| {
+        let state = plain.describe().state(0).unwrap();
+        (state.version, state.role)
+    };
+    assert_eq!(state(&mut plain), (3, Role::Writer));
+    let pull = |plain: &mut PlainConnection, version, floor| {
+        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+        let floors = Versions { lowest: VersionTag::any(floor), above: Vec::new() };
+        plain.send(&Request { version, floors, ..Request::new(body) }, &[NodeId(7)]);
+        match plain.answer() {
+            (Reply::Rows { versions, .. }, found) => Ok((versions.of(0).number, found)),
+            (Reply::Failure(failure), _) => Err(failure.code),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(pull(&mut plain, 0, 3), Ok((3, row(7, 2).to_vec())));
+    publishing.fence(PartId(0), "another writer publishes".into(), None);
+    assert_eq!(state(&mut plain), (2, Role::Reader));
+    for _ in 0..2 {
+        assert_eq!(pull(&mut plain, 0, 0), Ok((2, row(7, 1).to_vec())));
+    }
+    // Who has seen its version 3 is told to go elsewhere, and who keeps to it has it here alone.
+    assert_eq!(pull(&mut plain, 0, 3), Err(FailureCode::Behind));
+    assert_eq!(pull(&mut plain, 3, 3), Ok((3, row(7, 2).to_vec())));
     server.stop().unwrap();
 }

@@ -18,8 +18,9 @@ use lodestore_schema::{Failure, FailureCode, Stripes};
 use lodestore_store::RowIdx;
 use lodestore_store::limits::PAGE_BYTES;
 use lodestore_store::plan::{Extent, PlannedRow};
-use lodestore_store::update::{GraphVersion, TensorVersion};
+use lodestore_store::update::TensorVersion;
 
+use crate::cut::Cut;
 use crate::dma::{LIST_BYTES_PER_ROW, ReadList};
 use crate::error::failure;
 use crate::limits::{IDLE_SCRATCH_MAX, READ_LIST_BYTES_PER_ROW};
@@ -53,6 +54,8 @@ pub(crate) struct ShardRows {
     /// By partition: its first key in the tier; `None` for one that is never here.
     key_bases: Vec<Option<u32>>,
     tier: RefCell<Tier>,
+    /// The last cut of whose versions the tier has rows, by its serial; 0 where that is not known.
+    tier_cut: Cell<u64>,
     /// By which clients of this machine read the rows of the tier.
     tier_file: Option<TierFile>,
     /// The tier's part of the server's budget.
@@ -67,8 +70,8 @@ pub(crate) struct ShardRows {
 #[derive(Clone, Copy)]
 pub(crate) struct Want<'a> {
     pub(crate) turn: &'a ReadTurn,
-    /// The version of the rows; `None` for the newest that this shard serves.
-    pub(crate) pinned: Option<&'a Arc<GraphVersion>>,
+    /// The versions of the rows; `None` for the newest that this shard serves.
+    pub(crate) cut: Option<&'a Arc<Cut>>,
 }
 
 /// The partitions of one moment.
@@ -89,8 +92,13 @@ impl Parts {
         self.get(part).is_some_and(|open| std::ptr::eq(open, rows))
     }
 
-    fn all_are_at(&self, version: u32) -> bool {
-        self.open.iter().filter_map(|part| self.get(*part)).all(|rows| rows.is_at(version))
+    /// Returns whether the tier has rows of these versions of the tensor at `position`.
+    fn all_are_at(&self, cut: &Cut, position: usize) -> bool {
+        let is_at = |part: &PartId| {
+            let wanted = cut.tensor(*part, position);
+            self.get(*part).zip(wanted).is_some_and(|(rows, wanted)| rows.reads(wanted))
+        };
+        self.open.iter().all(is_at)
     }
 }
 
@@ -144,6 +152,7 @@ impl ShardRows {
             parts: RefCell::new(Rc::new(parts)),
             key_bases,
             tier: RefCell::new(tier),
+            tier_cut: Cell::new(0),
             tier_file,
             memory,
             row_cost: Cell::new((partitions.profile.request_seconds(PAGE_BYTES) * 1e9) as u64),
@@ -180,8 +189,8 @@ impl ShardRows {
             self.tier.borrow_mut().lookup(&scratch.keys, out, &mut scratch.misses);
             let counters = self.counters(plan);
             let gather = Gather { plan, counters, want, parts: &parts, n_ids: ids.len() };
-            if let Some(pinned) = want.pinned {
-                self.miss_others(&gather, pinned, ids, &mut scratch.misses);
+            if let Some(cut) = want.cut {
+                self.miss_others(&gather, cut, ids, &mut scratch.misses);
             }
             count(&counters.tier_hits, ids.len() - scratch.misses.len());
             count(&counters.tier_misses, scratch.misses.len());
@@ -194,22 +203,16 @@ impl ShardRows {
         Ok(are_ours)
     }
 
-    /// Adds those rows to `misses` whose values in the tier may not be those of `pinned`.
-    fn miss_others(
-        &self,
-        gather: &Gather<'_>,
-        pinned: &GraphVersion,
-        ids: &[NodeId],
-        misses: &mut Vec<u32>,
-    ) {
-        if gather.parts.all_are_at(pinned.version()) {
+    /// Adds those rows to `misses` whose values in the tier may not be those of `cut`.
+    fn miss_others(&self, gather: &Gather<'_>, cut: &Cut, ids: &[NodeId], misses: &mut Vec<u32>) {
+        if self.is_at(cut) {
             return;
         }
         let book = &gather.plan.partitions.book;
         let is_other = |id: NodeId| {
             let (part, row) = book.locate(id)?;
             let current = gather.parts.get(part)?.current();
-            let wanted = pinned.tensor(part, self.position)?;
+            let wanted = cut.tensor(part, self.position)?;
             let (earlier, later) = match current.version() < wanted.version() {
                 true => (current.version(), &**wanted),
                 false => (wanted.version(), &*current),
@@ -222,9 +225,16 @@ impl ShardRows {
         misses.dedup();
     }
 
-    /// Returns whether gathers read this version of every partition.
-    pub(crate) fn is_at(&self, version: u32) -> bool {
-        self.parts().all_are_at(version)
+    /// Returns whether the tier has rows of these versions, of every partition.
+    pub(crate) fn is_at(&self, cut: &Cut) -> bool {
+        if self.tier_cut.get() == cut.serial() {
+            return true;
+        }
+        let are_at = self.parts.borrow().all_are_at(cut, self.position);
+        if are_at {
+            self.tier_cut.set(cut.serial());
+        }
+        are_at
     }
 
     /// Keeps buffers for the next gather, and no version: files of old ones are to be removed.
@@ -291,18 +301,18 @@ impl ShardRows {
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let Scratch { missed, list, seen, part: part_scratch, .. } = scratch;
-        let &Gather { want: Want { turn, pinned }, parts, n_ids, .. } = gather;
+        let &Gather { want: Want { turn, cut }, parts, n_ids, .. } = gather;
         seen.clear();
         for missed in missed.chunk_by(|a, b| a.part == b.part) {
             let part = missed[0].part;
             let rows = parts.get(part).expect("its rows have keys");
-            let version = match pinned {
+            let version = match cut {
                 None => rows.current(),
-                Some(pinned) => {
-                    let version = pinned.tensor(part, self.position).cloned();
+                Some(cut) => {
+                    let version = cut.tensor(part, self.position).cloned();
                     // It has come since the version was pinned.
-                    let version = version.or_else(|| rows.live.at(pinned.version()));
-                    version.ok_or_else(|| not_pinned(part, pinned.version()))?
+                    let later = || rows.live.at(cut.pinned_number()?);
+                    version.or_else(later).ok_or_else(|| not_pinned(part, cut))?
                 }
             };
             part_scratch.set_rows(missed, n_ids);
@@ -388,9 +398,14 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     }
 }
 
-/// Returns the failure for a partition that came after the version was pinned, and does not have
-/// it.
-fn not_pinned(part: PartId, version: u32) -> Failure {
+/// Returns the failure for a partition that came after the pull began, or after its version was
+/// pinned, and does not have that.
+fn not_pinned(part: PartId, cut: &Cut) -> Failure {
+    let Some(version) = cut.pinned_number() else {
+        let message =
+            format!("partition {part} came to this server since the pull began; ask again");
+        return failure(FailureCode::Elsewhere, message);
+    };
     let message = format!(
         "partition {part} came to this server without rows of version {version}, which were folded \
          into later ones before; begin again with the newest version"

@@ -75,9 +75,9 @@ impl PartRows {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Returns whether gathers read this version, and no switch to another runs.
-    pub(super) fn is_at(&self, version: u32) -> bool {
-        self.current.borrow().version() == version && self.next.borrow().is_none()
+    /// Returns whether this is the version that the tier has rows of.
+    pub(super) fn reads(&self, version: &Arc<TensorVersion>) -> bool {
+        Arc::ptr_eq(&self.current.borrow(), version)
     }
 
     /// Adds the reads of the rows of `scratch` to `list`: those of all layers of `version`.

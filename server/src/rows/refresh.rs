@@ -42,6 +42,7 @@ impl ShardRows {
         let Some(switch) = rows.begin_switch().await? else { return Ok(()) };
         self.forget_changed(partitions, part, rows, &current, &switch.next).await;
         switch.finish();
+        self.tier_cut.set(0);
         Ok(())
     }
 
@@ -143,6 +144,7 @@ impl ShardRows {
         let all = (0u16..).zip(&changed.by_index);
         changed.open = all.filter(|(_, rows)| rows.is_some()).map(|(i, _)| PartId(i)).collect();
         *parts = Rc::new(changed);
+        self.tier_cut.set(0);
         before
     }
 }

@@ -86,10 +86,10 @@ impl Bench {
     }
 
     /// Returns the same of a version, or of the newest.
-    async fn turn_at(&self, pinned: Option<&Arc<GraphVersion>>, node: NodeId) -> u32 {
+    async fn turn_at(&self, cut: Option<&Arc<Cut>>, node: NodeId) -> u32 {
         let turn = self.read_turn();
         let mut out = [0xEE; ROW_BYTES];
-        let want = Want { turn: &turn, pinned };
+        let want = Want { turn: &turn, cut };
         assert!(self.rows.gather(&self.plan, want, &[node], &mut out).await.unwrap());
         let found = u64::from_le_bytes(out);
         assert_eq!(found as u32, node.0);
@@ -242,10 +242,14 @@ fn a_pinned_version_and_the_newest_take_no_row_of_each_other_from_the_tier() {
     on_shard(|bench| async move {
         // One is changed by the commit, and one is not.
         let nodes = [NODE, NodeId(17)];
-        let before = Arc::new(bench.live().pin(1).unwrap());
+        let cut = |number| {
+            let pinned = bench.live().pin(number).unwrap();
+            Arc::new(Cut::pinned(bench.live(), &pinned, 1))
+        };
+        let before = cut(1);
         bench.turn_of(nodes[1]).await;
         bench.commit(10, 1);
-        let after = Arc::new(bench.live().pin(2).unwrap());
+        let after = cut(2);
         // A version is pinned, and found, before the shard has come to it.
         assert_eq!(bench.turn_at(Some(&after), NODE).await, 1);
         assert_eq!(bench.turn_of(NODE).await, 0);

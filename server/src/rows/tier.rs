@@ -47,7 +47,7 @@ impl ShardRows {
                 scratch.misses.extend(missing.take(self.n_free()));
             }
             if !scratch.misses.is_empty() {
-                let want = Want { turn, pinned: None };
+                let want = Want { turn, cut: None };
                 let (counters, n_ids) = (self.counters(plan), ids.len());
                 let gather = Gather { plan, counters, want, parts: &parts, n_ids };
                 self.read_listed(&gather, ids, out, &mut scratch).await?;

@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use glommio::sync::StaticPermit;
-use lodestore_graph::NodeId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{CHUNK_BYTES, IDS_PER_PULL_MAX, REPLY_BODY_BYTES_MAX};
+use lodestore_schema::name::Name;
 use lodestore_schema::request::PullKind;
-use lodestore_schema::{Failure, FailureCode, Versions};
-use lodestore_store::update::GraphVersion;
+use lodestore_schema::tags::{graph_tag, tensor_tag};
+use lodestore_schema::versions::VersionTag;
+use lodestore_schema::{Failure, FailureCode, Request, RequestBody, Versions};
 use lodestore_store::{GraphHandle, StoreError};
 
 use super::Shard;
 use crate::buffers::{Buffers, HEAD_ROOM};
+use crate::cut::{Cut, PartCut, commit_tag, distinct_parts};
 use crate::deadline::with_deadline;
 use crate::error::{failure, store_failure};
 use crate::mesh::{GatherRequest, ShardRequest};
@@ -63,7 +66,7 @@ impl Shard {
         if rows.gather(&self.plan, want, ids, out).await? {
             return Ok(());
         }
-        let Want { turn, pinned } = want;
+        let Want { turn, cut } = want;
         // What other shards send is here, besides `out`, until it is merged.
         let _room = self.take_room(size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
@@ -75,8 +78,8 @@ impl Shard {
             } else {
                 count(&self.counters().forwarded_rows, ids.len());
                 let n_rows_after = turn.n_rows_after.get() * ids.len() / n_rows;
-                let (order, pinned) = (turn.order(), pinned.cloned());
-                let request = GatherRequest::new(tensor, ids, order, n_rows_after, pinned);
+                let (order, cut) = (turn.order(), cut.cloned());
+                let request = GatherRequest::new(tensor, ids, order, n_rows_after, cut);
                 self.mesh.ask(owner, ShardRequest::Gather(request)).await
             };
             rows.map(|rows| (rows, positions))
@@ -112,91 +115,189 @@ impl Shard {
         let room = self.take_room(n_bytes)?;
         let turn = self.reads.turn(&wanted.order);
         turn.n_rows_after.set(wanted.n_rows_after);
-        let want = Want { turn: &turn, pinned: wanted.pinned.as_ref() };
+        let want = Want { turn: &turn, cut: wanted.cut.as_ref() };
         let gather = self.gather_owned(tensor, want, ids);
         Ok((with_deadline(wanted.order.deadline, gather).await?, room))
     }
 
-    /// Fails when a request means another graph than this.
-    pub(crate) fn check_graph(&self, graph: u64) -> Result<(), Failure> {
-        if graph == 0 || graph == self.plan.partitions.graph_tag() {
+    /// Fails when a request means another graph than this, another tensor than the one at its
+    /// position, or a volatile tensor of another shape. A client that does not know the uuid of a
+    /// tensor names the graph alone.
+    pub(crate) fn check_meant(&self, request: &Request) -> Result<(), Failure> {
+        let partitions = &self.plan.partitions;
+        let (asked, graph) = (request.graph, partitions.graph());
+        if asked == 0 || asked == graph_tag(graph) {
             return Ok(());
         }
-        let message = "another graph is served here now; ask its server where it listens";
+        let tensor = |position: u16| {
+            let tensor = partitions.tensors.get(usize::from(position));
+            tensor.map(|it| tensor_tag(graph, it.description.uuid))
+        };
+        let volatile = |name: &Name| self.plan.volatile.tag_of(graph, name.as_str());
+        let (expected, what) = match &request.body {
+            RequestBody::Pull { tensor: position, .. } => (tensor(*position), "tensor"),
+            RequestBody::Push(push) => (tensor(push.tensor), "tensor"),
+            RequestBody::Claim { tensor } => (volatile(tensor), "volatile tensor"),
+            RequestBody::Publish(publish) => (volatile(&publish.name), "volatile tensor"),
+            RequestBody::PullVolatile(pull) => (volatile(&pull.name), "volatile tensor"),
+            _ => (None, "graph"),
+        };
+        if expected == Some(asked) {
+            return Ok(());
+        }
+        let message = match what {
+            "graph" => {
+                "another graph is served here now; ask its server where it listens".to_owned()
+            }
+            what => format!(
+                "another graph is served here now, or the {what} that was meant has another place or \
+                 was made again; ask `describe`"
+            ),
+        };
         Err(failure(FailureCode::Elsewhere, message))
     }
 
-    /// Returns the version that a pull wants; `None` where it is the newest.
+    /// Returns the versions that a pull reads, from its first chunk to its last: a pinned one, those
+    /// that it names, or the newest.
     ///
-    /// Fails with `otherVersion` for one that is not committed here, or no longer kept. Where a
-    /// partition has come since that lacks the version, the others still have it.
-    pub(crate) async fn pin(&self, version: u32) -> Result<Option<Arc<GraphVersion>>, Failure> {
-        if version == 0 {
-            return Ok(None);
+    /// Fails with `otherVersion` for one that is not committed here, or no longer kept; with
+    /// `behind` where a partition has a lower version than the lowest that will do, and with
+    /// `otherHistory` where another commit made it.
+    pub(crate) async fn cut_of(
+        &self,
+        asked: Asked<'_>,
+        ids: &[NodeId],
+    ) -> Result<Arc<Cut>, Failure> {
+        let Asked { version, floors, exactly } = asked;
+        let cut = match version {
+            0 if exactly => self.exactly(floors, ids).await?,
+            0 => self.plan.partitions.served(),
+            version => self.pin(version).await?,
+        };
+        self.check_floors(ids, floors, &cut).await?;
+        Ok(cut)
+    }
+
+    /// Returns exactly these versions of the partitions of `ids`.
+    async fn exactly(&self, wanted: &Versions, ids: &[NodeId]) -> Result<Arc<Cut>, Failure> {
+        let partitions = &self.plan.partitions;
+        let served = partitions.served();
+        if served.is_exactly(wanted) {
+            return Ok(served);
         }
+        let parts = distinct_parts(&partitions.book, ids);
+        let mut others = Vec::new();
+        for part in parts {
+            let number = wanted.of(part.0).number;
+            // Of those that are named with version 0 the newest is read.
+            if number != 0 && served.version(part).is_some_and(|it| it.number != number) {
+                others.push((part, number));
+            }
+        }
+        if others.is_empty() {
+            return Ok(served);
+        }
+        let partitions = Arc::clone(partitions);
+        self.call_store(move |live| {
+            let n_tensors = partitions.tensors.len();
+            let mut changed = Vec::new();
+            for (part, number) in others {
+                let kept = partitions.pins.peek(number);
+                let kept = kept.and_then(|cut| cut.part(part).cloned());
+                let found = kept.or_else(|| PartCut::at(live, part, number, n_tensors));
+                let newest = live.part_version(part).unwrap_or(0);
+                changed.push((part, Some(found.ok_or_else(|| no_version(number, newest))?)));
+            }
+            Ok(Arc::new(served.with(changed)))
+        })
+        .await?
+    }
+
+    /// Returns a version that is the same of all partitions. Where a partition has come since that
+    /// lacks the version, the others still have it.
+    async fn pin(&self, version: u32) -> Result<Arc<Cut>, Failure> {
         let partitions = &self.plan.partitions;
         let known = partitions.pins.get(version, Instant::now());
         let parts = partitions.parts();
         if let Some(pinned) = &known
-            && parts.iter().all(|part| pinned.tensor(*part, 0).is_some())
+            && parts.iter().all(|part| pinned.part(*part).is_some())
         {
-            return Ok(known);
+            return Ok(Arc::clone(pinned));
         }
         let pins = Arc::clone(partitions);
         let pin = move |live: &Arc<GraphHandle>| {
-            let pinned = Arc::new(live.pin(version)?);
+            let pinned = live.pin(version)?;
+            let pinned = Arc::new(Cut::pinned(live, &pinned, pins.tensors.len()));
             Ok(pins.pins.keep(version, &pinned, Use::Reader, Instant::now()).then_some(pinned))
         };
-        match self.call_store(pin).await? {
-            Ok(Some(pinned)) => Ok(Some(pinned)),
-            Ok(None) => {
+        match (self.call_store(pin).await?, known) {
+            (Ok(Some(pinned)), _) => Ok(pinned),
+            (Ok(None), _) => {
                 let message = format!(
                     "{PINS_MAX} versions are kept for readers already; wait until some of them end, \
                      or read the newest"
                 );
                 Err(failure(FailureCode::Overloaded, message))
             }
-            Err(StoreError::NoVersion { .. }) if known.is_some() => Ok(known),
-            Err(StoreError::NoVersion { newest, .. }) => {
-                let message = format!(
-                    "rows of version {version} are wanted, and here is version {newest}: that one was \
-                     not committed here, or is no longer kept; begin again with the newest, or use a \
-                     server that has it"
-                );
-                Err(failure(FailureCode::OtherVersion, message))
-            }
-            Err(error) => Err(store_failure(error)),
+            (Err(StoreError::NoVersion { .. }), Some(known)) => Ok(known),
+            (Err(StoreError::NoVersion { newest, .. }), None) => Err(no_version(version, newest)),
+            (Err(error), _) => Err(store_failure(error)),
         }
     }
 
-    /// Fails where a partition of these rows has a lower version here than the lowest that will do.
-    pub(crate) fn check_floors(&self, ids: &[NodeId], floors: &Versions) -> Result<(), Failure> {
-        let partitions = &*self.plan.partitions;
-        let highest = floors.above.iter().map(|it| it.version).fold(floors.lowest, u32::max);
-        if highest == 0 || partitions.lowest_served() >= highest {
+    /// Fails where a cut does not reach the versions that a pull wants of the partitions of its
+    /// rows, or reaches them by other commits.
+    async fn check_floors(
+        &self,
+        ids: &[NodeId],
+        floors: &Versions,
+        cut: &Cut,
+    ) -> Result<(), Failure> {
+        let highest = floors.above.iter().map(|it| it.version.number);
+        let highest = highest.fold(floors.lowest.number, u32::max);
+        if highest == 0 || cut.is_exactly(floors) {
             return Ok(());
         }
-        let mut last = None;
-        for &id in ids {
-            let part = partitions.book.part_of(id);
-            let Some(part) = part.filter(|_| part != last) else { continue };
-            last = Some(part);
-            let (wanted, found) = (floors.of(part.0), partitions.served_version(part));
-            if partitions.parts().contains(&part) && found < wanted {
-                let message = format!(
-                    "partition {part} has version {found} here, and version {wanted} is wanted: ask \
-                     another server, or this one later"
-                );
-                return Err(failure(FailureCode::Behind, message));
+        let mut passed = Vec::new();
+        for part in distinct_parts(&self.plan.partitions.book, ids) {
+            let Some(found) = cut.version(part) else { continue };
+            let wanted = floors.of(part.0);
+            if found.number < wanted.number {
+                return Err(behind(part, wanted, found));
+            }
+            if found.is_other_history(wanted) {
+                return Err(other_history(part, wanted, found));
+            }
+            if found.number > wanted.number && wanted.tag != 0 {
+                match cut.part(part).and_then(|it| it.earlier(wanted.number)) {
+                    Some(made) if made.is_other_history(wanted) => {
+                        return Err(other_history(part, wanted, made));
+                    }
+                    Some(_) => {}
+                    None => passed.push((part, wanted)),
+                }
             }
         }
-        Ok(())
+        self.check_passed(passed).await
     }
 
-    /// Returns the versions that the partitions of these nodes have reached, for the end of an
-    /// answer.
-    pub(crate) fn versions(&self, ids: &[NodeId]) -> Versions {
-        self.plan.partitions.versions(ids)
+    /// Fails where this server made a version that a client has seen by another commit. The later
+    /// version that it has now does not show it.
+    async fn check_passed(&self, passed: Vec<(PartId, VersionTag)>) -> Result<(), Failure> {
+        if passed.is_empty() {
+            return Ok(());
+        }
+        let made = move |live: &Arc<GraphHandle>| {
+            let tag = |(part, wanted): (PartId, VersionTag)| {
+                let found = VersionTag { tag: commit_tag(live, part, wanted.number), ..wanted };
+                found.is_other_history(wanted).then(|| other_history(part, wanted, found))
+            };
+            passed.into_iter().find_map(tag)
+        };
+        match self.call_store(made).await? {
+            Some(refusal) => Err(refusal),
+            None => Ok(()),
+        }
     }
 
     /// Returns the tensor at a position of the description.
@@ -255,6 +356,48 @@ impl Shard {
         rows.gather(&self.plan, want, ids, &mut out).await?;
         Ok(out)
     }
+}
+
+/// The versions that a pull asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// The only one that will do; 0 for the newest.
+    pub(crate) version: u32,
+    /// The lowest that will do.
+    pub(crate) floors: &'a Versions,
+    /// Whether these are the ones to read.
+    pub(crate) exactly: bool,
+}
+
+/// Returns the failure for a version that cannot be read here.
+fn no_version(version: u32, newest: u32) -> Failure {
+    let message = format!(
+        "rows of version {version} are wanted, and here is version {newest}: that one was not \
+         committed here, or is no longer kept; begin again with the newest, or use a server that has \
+         it"
+    );
+    failure(FailureCode::OtherVersion, message)
+}
+
+/// Returns the failure for a lower version than a client has seen.
+fn behind(part: PartId, wanted: VersionTag, found: VersionTag) -> Failure {
+    let (wanted, found) = (wanted.number, found.number);
+    let message = format!(
+        "partition {part} has version {found} here, and version {wanted} is wanted: ask another \
+         server, or this one later"
+    );
+    failure(FailureCode::Behind, message)
+}
+
+/// Returns the failure for a version that a client has seen by another commit.
+fn other_history(part: PartId, wanted: VersionTag, found: VersionTag) -> Failure {
+    let message = format!(
+        "version {} of partition {part} was made here by commit {:016x}, and by commit {:016x} where it \
+         was read before: one of the two servers was restored from a copy, or replaced by another \
+         writer; use the servers of one history",
+        wanted.number, found.tag, wanted.tag
+    );
+    failure(FailureCode::OtherHistory, message)
 }
 
 /// Checks the length of the ids of a pull, and returns their number.

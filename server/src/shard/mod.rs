@@ -16,6 +16,7 @@ use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
 use glommio::{Latency, Shares, TaskQueueHandle};
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{FailureCode, Reply};
@@ -29,7 +30,7 @@ use crate::limits::{
 };
 use crate::log_limit::LogLimiter;
 use crate::mailbox::{Event, Mailbox};
-use crate::mesh::{Mesh, Message, Rows, ShardRequest};
+use crate::mesh::{Mesh, Message, Refresh, Rows, ShardRequest};
 use crate::reads::ReadAdmission;
 use crate::rows::ShardRows;
 use crate::stats::Counters;
@@ -51,8 +52,11 @@ use self::volatile::PullBacklog;
 use admission::HandshakeQueue;
 use connections::ConnectionTable;
 pub(crate) use connections::IdleClock;
+pub(crate) use gather::Asked;
 use plan::ShardPlan;
 pub(crate) use plan::{Started, Step};
+#[cfg(test)]
+pub(crate) use update::wire;
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
@@ -204,8 +208,9 @@ impl Shard {
                 Event::Installed(part, done) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to a version", async move {
+                        let failed = shard.refresh(Some(part)).await.into_iter().next();
                         // Its receiver may not wait any more.
-                        let _ = done.send(shard.refresh(Some(part)).await);
+                        let _ = done.send(failed.map_or(Ok(()), |(_, refusal)| Err(refusal)));
                     });
                 }
                 Event::Adopt(part, done) => {
@@ -218,7 +223,7 @@ impl Shard {
                 Event::Folded(part) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to folded layers", async move {
-                        if let Err(reason) = shard.refresh(Some(part)).await {
+                        if let Err(reason) = shard.refresh_everywhere(Some(part)).await {
                             warn!(shard = shard.id, %reason, "layers that were folded stay open");
                         }
                     });
@@ -301,7 +306,11 @@ impl Shard {
                 Ok((rows, room)) => (Ok(rows), Some(room)),
                 Err(refusal) => (Err(refusal), None),
             },
-            ShardRequest::Refresh => (self.refresh(None).await.map(|()| Vec::new()), None),
+            ShardRequest::Refresh(Refresh { part, failed }) => {
+                let not_read = self.refresh(part).await;
+                failed.lock().ignore_poison().extend(not_read);
+                (Ok(Vec::new()), None)
+            }
             ShardRequest::Open(part) => (self.open_part(part).await.map(|()| Vec::new()), None),
             ShardRequest::Close(part) => (self.close_part(part).await.map(|()| Vec::new()), None),
         }

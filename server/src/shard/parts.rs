@@ -128,7 +128,7 @@ impl Shard {
         let version = adopted.map_err(store_failure)?;
         self.serve_again(part).await?;
         // Others may have been brought to its version.
-        self.refresh_everywhere().await?;
+        self.refresh_everywhere(None).await?;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
@@ -203,7 +203,7 @@ impl Shard {
     /// Has all shards open a partition that the store has open, then serves it. A shard that cannot
     /// for a moment does not lose it.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
-        let seen = self.plan.partitions.committed(Some(part));
+        let seen = self.plan.partitions.seen(Some(part));
         let end = Instant::now() + LAST_READS_MAX;
         while let Err(refusal) = self.everywhere(|| ShardRequest::Open(part)).await {
             if Instant::now() >= end {
@@ -211,7 +211,7 @@ impl Shard {
             }
             glommio::timer::sleep(SWITCH_PAUSE).await;
         }
-        self.plan.partitions.note_served(&seen);
+        self.plan.partitions.note_served(seen);
         self.plan.partitions.set_served(part, true);
         Ok(())
     }

@@ -93,6 +93,8 @@ impl ServeSettings {
 }
 
 fn follow_servers(mut follower: Follower, installer: Installer, interval: Duration) -> Result<()> {
+    // Writers count it among their followers.
+    follower.serve_as(installer.instance());
     let follow = move || {
         let mut reported = String::new();
         loop {

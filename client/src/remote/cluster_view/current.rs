@@ -3,11 +3,12 @@
 use std::sync::{Arc, LockResult, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use lodestore_graph::fork::PerProcess;
-use lodestore_schema::reply::Description;
+use lodestore_schema::reply::{Description, TensorDescription};
 
 use super::{ClusterView, SharingMode};
 use crate::address::Address;
 use crate::error::ClientError;
+use crate::route::known_tensors;
 use crate::security::Security;
 
 /// A client's view behind a lock, each process with a lock of its own.
@@ -16,6 +17,7 @@ pub(in super::super) struct CurrentView {
     /// The servers that the client connected to: for a child that was forked while a thread changed
     /// the view.
     first: Vec<(Address, Description)>,
+    tensors: Arc<[TensorDescription]>,
     security: Security,
     sharing: Arc<SharingMode>,
 }
@@ -31,9 +33,16 @@ impl CurrentView {
         sharing: SharingMode,
     ) -> Result<Self, ClientError> {
         let (sharing, first) = (Arc::new(sharing), servers.clone());
-        let view = ClusterView::new(servers, security.clone(), Arc::clone(&sharing))?;
+        let tensors: Arc<[TensorDescription]> = known_tensors(&servers)?.into();
+        let (of_view, shared) = (Arc::clone(&tensors), Arc::clone(&sharing));
+        let view = ClusterView::new(servers, of_view, security.clone(), shared)?;
         let current = PerProcess::with(RwLock::new(Arc::new(view)));
-        Ok(Self { current, first, security, sharing })
+        Ok(Self { current, first, tensors, security, sharing })
+    }
+
+    /// Returns the tensors that the client knows.
+    pub(in super::super) fn tensors(&self) -> &[TensorDescription] {
+        &self.tensors
     }
 
     /// Locks it for a look.
@@ -64,7 +73,8 @@ impl CurrentView {
 
     fn first(&self) -> Arc<ClusterView> {
         let (servers, sharing) = (self.first.clone(), Arc::clone(&self.sharing));
-        let view = ClusterView::new(servers, self.security.clone(), sharing);
+        let tensors = Arc::clone(&self.tensors);
+        let view = ClusterView::new(servers, tensors, self.security.clone(), sharing);
         // The same servers made one when the client connected.
         Arc::new(view.unwrap_or_else(|error| unreachable!("they were of one graph: {error}")))
     }

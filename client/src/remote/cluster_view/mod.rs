@@ -13,7 +13,8 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::limits::{LENT_PULL_BYTES_MIN, SHARED_CHUNK_BYTES_MIN};
-use lodestore_schema::reply::{Description, Role};
+use lodestore_schema::reply::{Declared, Description, Role, TensorDescription};
+use lodestore_schema::tags::volatile_tag;
 
 use crate::address::Address;
 use crate::connection::{Connection, MapFailure};
@@ -34,6 +35,8 @@ pub(crate) struct ClusterView {
     security: Security,
     /// Name of the graph in requests.
     pub(crate) graph: u64,
+    /// The tensors that the client knows, in its order.
+    tensors: Arc<[TensorDescription]>,
     pub(crate) routes: Routes,
     /// Idle connections by endpoint.
     idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
@@ -63,15 +66,30 @@ impl ClusterView {
     /// Fails when the servers are not of one graph.
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
+        tensors: Arc<[TensorDescription]>,
         security: Security,
         sharing: Arc<SharingMode>,
     ) -> Result<Self, ClientError> {
-        let routes = Routes::new(&servers)?;
+        let routes = Routes::new(&servers, &tensors)?;
         let graph = servers.first().map_or(0, |(_, description)| description.graph_tag());
         let idle = PerProcess::new();
         let port_probes = servers.iter().map(|(_, it)| PortProbe::new(it.n_shards)).collect();
         let away = BTreeSet::new();
-        Ok(Self { servers, security, graph, routes, idle, port_probes, away, sharing })
+        Ok(Self { servers, security, graph, tensors, routes, idle, port_probes, away, sharing })
+    }
+
+    /// Returns a tensor as pulls and puts over a connection of wire version `agreed` name it.
+    pub(super) fn tensor_tag(&self, tensor: usize, agreed: u16) -> u64 {
+        match (self.servers.first(), self.tensors.get(tensor)) {
+            (Some((_, first)), Some(known)) => first.tensor_tag(known, agreed),
+            _ => self.graph,
+        }
+    }
+
+    /// Returns a volatile tensor as requests from wire version 6 on name it.
+    pub(super) fn volatile_tag(&self, name: &str, declared: &Declared) -> u64 {
+        let graph = self.servers.first().map_or([0; 16], |(_, description)| description.graph);
+        volatile_tag(graph, name, declared)
     }
 
     /// Returns the common addresses, in the order of connecting.

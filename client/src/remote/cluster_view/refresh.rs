@@ -103,14 +103,16 @@ impl ClusterView {
             return Err(ClientError::GraphsDiffer { address, other });
         }
         let security = self.security.clone();
-        let mut view = Self::new(servers, security, Arc::clone(&self.sharing))?;
+        let tensors = Arc::clone(&self.tensors);
+        let mut view = Self::new(servers, tensors, security, Arc::clone(&self.sharing))?;
         view.inherit_probes(self);
         Ok(Arc::new(view))
     }
 
     /// Returns a view of these servers, which takes over what is known of those that it had.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
-        let mut view = Self::new(servers, self.security.clone(), Arc::clone(&self.sharing))?;
+        let (tensors, security) = (Arc::clone(&self.tensors), self.security.clone());
+        let mut view = Self::new(servers, tensors, security, Arc::clone(&self.sharing))?;
         view.find_away(self);
         // Where its shards listen elsewhere, those that failed are not those that are asked now.
         for (now, before) in view.inherit_probes(self) {
@@ -201,8 +203,9 @@ pub(super) fn restarted<'a>(
 /// no difference.
 fn is_as_known(found: &Description, known: &Description) -> bool {
     let unversioned = |it: &Description| {
-        let states = it.held().map(|(_, state)| PartState { version: 0, ..state }).collect();
-        Description { version: 0, states, ..it.clone() }
+        let states = it.held().map(|(_, state)| PartState { version: 0, tag: 0, ..state });
+        let (states, followers) = (states.collect(), Vec::new());
+        Description { version: 0, states, followers, ..it.clone() }
     };
     unversioned(found) == unversioned(known)
 }

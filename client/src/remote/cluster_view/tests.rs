@@ -21,14 +21,15 @@ fn server(port: u16, parts: &[u16]) -> (Address, Description) {
 }
 
 fn view_of(servers: Vec<(Address, Description)>) -> ClusterView {
-    ClusterView::new(servers, Security::default(), Arc::default()).unwrap()
+    let tensors = crate::route::known_tensors(&servers).unwrap().into();
+    ClusterView::new(servers, tensors, Security::default(), Arc::default()).unwrap()
 }
 
 /// Returns a server that has these partitions in these roles.
 fn in_role(port: u16, instance: u64, roles: &[(u16, Role)]) -> (Address, Description) {
     let parts: Vec<u16> = roles.iter().map(|&(part, _)| part).collect();
     let (address, description) = server(port, &parts);
-    let states = roles.iter().map(|&(_, role)| PartState { version: 1, role }).collect();
+    let states = roles.iter().map(|&(_, role)| PartState { version: 1, tag: 0, role }).collect();
     (address, Description { states, instance, ..description })
 }
 

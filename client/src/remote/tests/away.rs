@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::reply::Description;
+use lodestore_schema::versions::VersionTag;
 
 use super::{MS, nobody, once_of, pull};
 use crate::error::ClientError;
@@ -90,4 +91,28 @@ fn two_writers_are_reported_soon_unless_a_server_has_not_answered_and_nothing_is
     let absent = nobody().to_string();
     let some = took(&[&one.address, &other.address, &absent], MS(700));
     assert!(some >= MS(200), "what is known may be of an earlier time: {some:?}");
+}
+
+/// The lowest version of all servers was told, and none while one of them was down.
+#[test]
+fn the_version_is_that_of_the_servers_that_live_and_never_before_what_was_read() {
+    let server = |version: u32| {
+        let server = FakeServer::start_as(&[0, 1], |description| description.version = version);
+        server.has_version(VersionTag::any(version));
+        server
+    };
+    let (writer, follower, absent) = (server(5), server(4), nobody().to_string());
+    let connect = || {
+        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
+        Client::connect(&[&writer.address, &follower.address, &absent], config).unwrap()
+    };
+    let version = |client: &Client| client.version_id().map(|version| version.number);
+    let [client, reader] = [connect(), connect()];
+    assert_eq!(version(&client).unwrap(), 5);
+    reader.read_from(5);
+    writer.refuses(true);
+    assert_eq!(version(&client).unwrap(), 4);
+    assert_eq!(version(&reader).unwrap(), 5, "what its gathers read at least");
+    follower.refuses(true);
+    version(&client).unwrap_err();
 }

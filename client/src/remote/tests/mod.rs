@@ -1,6 +1,7 @@
 //! Pulls from servers of which some are slow.
 
 mod away;
+mod histories;
 mod ports;
 
 use std::io::{Read, Write};

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_schema::limits::ROW_BYTES_MAX;
+use lodestore_schema::limits::{ROW_BYTES_MAX, WIRE_VERSION_IDENTITY};
 use lodestore_schema::name::Name;
 use lodestore_schema::reply::Declared;
 use lodestore_schema::request::Declare;
@@ -66,7 +66,50 @@ impl ClusterView {
     }
 }
 
+/// Returns a volatile tensor as requests over a connection of wire version `agreed` name it: from
+/// version 6 on by its shape.
+fn tag_of(view: &ClusterView, info: &VolatileInfo, agreed: u16) -> u64 {
+    if agreed < WIRE_VERSION_IDENTITY {
+        return view.graph;
+    }
+    let TensorInfo { name, dtype, width } = &info.tensor;
+    let declared = Declared {
+        dtype: dtype.name().to_owned(),
+        width: *width,
+        row_bytes: u32::try_from(info.tensor.row_bytes()).unwrap_or(u32::MAX),
+        range_rows: info.range_rows,
+    };
+    view.volatile_tag(name, &declared)
+}
+
 impl Client {
+    /// Notes failures of requests that named a volatile tensor by its shape. Where the servers have
+    /// declared it with another one, that is known from now on.
+    ///
+    /// # Errors
+    /// `VolatileChanged` where it has another shape.
+    fn check_shape(
+        &self,
+        info: &VolatileInfo,
+        failures: &[FailedRequest],
+    ) -> Result<(), ClientError> {
+        if !failures.iter().any(FailedRequest::is_elsewhere) {
+            return Ok(());
+        }
+        let name = &info.tensor.name;
+        let found = self.ask_volatile(name, RequestBody::Volatile { tensor: wire_name(name)? })?;
+        if found == *info {
+            return Ok(());
+        }
+        let found = format!(
+            "{} x {}, claimed by {} rows",
+            found.tensor.width,
+            found.tensor.dtype.name(),
+            found.range_rows
+        );
+        Err(ClientError::VolatileChanged { tensor: name.clone(), found })
+    }
+
     /// Asks each server that has volatile rows, and checks that all answer the same.
     fn ask_volatile(&self, name: &str, body: RequestBody) -> Result<VolatileInfo, ClientError> {
         let deadline = Instant::now() + self.config.deadline;

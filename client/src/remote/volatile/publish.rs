@@ -21,7 +21,7 @@ use crate::address::Address;
 use crate::connection::{Connection, time_left};
 use crate::error::ClientError;
 use crate::route::PartSet;
-use crate::volatile::{VolatilePublisher, VolatileSource};
+use crate::volatile::{VolatileInfo, VolatilePublisher, VolatileSource};
 
 /// Bytes of a piece: few enough that a server has its rows published while the next ones travel.
 const PIECE_BYTES: usize = 1 << 20;
@@ -121,11 +121,12 @@ impl<'a> RemotePublisher<'a> {
     fn claim_at(
         &mut self,
         link: usize,
-        tensor: &str,
+        view: &ClusterView,
+        info: &VolatileInfo,
         ids: &[Range<u32>],
-        graph: u64,
         deadline: Instant,
     ) -> Result<u64, ClientError> {
+        let tensor = &info.tensor.name;
         let (name, all) = (wire_name(tensor)?, ids);
         let PublishLink { address, connection } = &mut self.links[link];
         let Some(open) = connection else { return Err(lost(address)) };
@@ -135,6 +136,7 @@ impl<'a> RemotePublisher<'a> {
                 ids.iter().flat_map(|ids| [NodeId(ids.start), NodeId(ids.end)]).collect();
             let left = Some(time_left(address, deadline)?);
             let body = RequestBody::Claim { tensor: name };
+            let graph = super::tag_of(view, info, open.version());
             let request = Request { deadline: left, graph, ..Request::new(body) };
             let sent = open.send(&request, &bounds, deadline);
             match sent.and_then(|()| open.receive(deadline)) {
@@ -151,7 +153,7 @@ impl<'a> RemotePublisher<'a> {
                 }
             }
         }
-        let claims = self.claims.entry(tensor.to_owned()).or_default();
+        let claims = self.claims.entry(tensor.clone()).or_default();
         claims.extend(all.iter().map(|ids| (ids.clone(), link)));
         claims.sort_unstable_by_key(|(ids, link)| (ids.start, ids.end, *link));
         claims.dedup();
@@ -185,6 +187,7 @@ impl VolatilePublisher for RemotePublisher<'_> {
         let deadline = Instant::now() + self.client.config.deadline;
         let mut retry = RetryBudget::new(&self.client.config, deadline);
         let (mut left, mut n_rows) = (self.by_part(ids)?, 0);
+        let info = self.client.volatile(tensor)?;
         let mut view = self.client.current_view(deadline)?;
         loop {
             let first;
@@ -193,15 +196,16 @@ impl VolatilePublisher for RemotePublisher<'_> {
             let Some((server, ids)) = first else { return Ok(n_rows) };
             let claimed = self
                 .link_to(&view, server, deadline)
-                .and_then(|link| self.claim_at(link, tensor, &ids, view.graph, deadline));
+                .and_then(|link| self.claim_at(link, &view, &info, &ids, deadline));
             match claimed {
                 Ok(claimed) => {
                     n_rows += claimed;
                     left.retain(|(_, it)| !ids.contains(it));
                 }
                 Err(error) => {
-                    let failed = FailedRequest::new(server, PartSet::default(), error);
-                    view = self.client.retry_alone(view, vec![failed], &mut retry)?;
+                    let failed = vec![FailedRequest::new(server, PartSet::default(), error)];
+                    self.client.check_shape(&info, &failed)?;
+                    view = self.client.retry_alone(view, failed, &mut retry)?;
                 }
             }
         }

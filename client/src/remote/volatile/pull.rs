@@ -23,6 +23,7 @@ use crate::volatile::{StampWanted, VolatileInfo};
 /// State that all requests of one pull share.
 struct VolatilePull<'a> {
     name: Name,
+    info: &'a VolatileInfo,
     row_bytes: usize,
     min_stamp: Stamp,
     /// Until when servers wait for rows.
@@ -56,6 +57,7 @@ impl Client {
         let wait_max = time - (time / 10).min(Duration::from_secs(1));
         let pull = VolatilePull {
             name: wire_name(&info.tensor.name)?,
+            info,
             row_bytes: info.tensor.row_bytes(),
             min_stamp: wanted.min_stamp,
             until: begun + wanted.wait.min(wait_max),
@@ -82,7 +84,8 @@ impl Client {
             }
             left.sort_unstable();
             left.dedup();
-            let failures = failures.into_iter().map(|(_, failed)| failed).collect();
+            let failures: Vec<_> = failures.into_iter().map(|(_, failed)| failed).collect();
+            self.check_shape(info, &failures)?;
             view = self.retry_alone(view, failures, &mut retry)?;
         }
         Ok(stamps)
@@ -186,7 +189,8 @@ fn ask(
         wait,
     });
     let left = Some(pull.deadline.saturating_duration_since(now).max(Duration::from_millis(1)));
-    let request = Request { deadline: left, graph: view.graph, ..Request::new(body) };
+    let graph = super::tag_of(view, pull.info, connection.version());
+    let request = Request { deadline: left, graph, ..Request::new(body) };
     connection.send(&request, ids, pull.deadline)?;
     Ok(connection)
 }

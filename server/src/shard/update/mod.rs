@@ -1,15 +1,17 @@
 //! Pushes, commits and compactions at a shard.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use glommio::sync::StaticPermit;
+use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
 use lodestore_schema::request::{CommitStep, Push};
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::update::Folding;
+use lodestore_store::{CommitId, VersionId};
 use tracing::warn;
 
 use super::Shard;
@@ -17,7 +19,7 @@ use super::parts::to_its_end;
 use crate::buffers::Buffers;
 use crate::error::{failure, store_failure};
 use crate::limits::{PUT_BYTES_PER_ROW, PUT_COPIES};
-use crate::mesh::ShardRequest;
+use crate::mesh::{Refresh, ShardRequest};
 use crate::puts::{Next, PutKey};
 use crate::rows::wrong_server;
 use crate::stats::count;
@@ -72,20 +74,27 @@ impl Shard {
     }
 
     /// Takes a step of the commit of version `version`, unless it is committed already. Returns the
-    /// newest version, or after the first step the newest that rows were put for before. It runs to
-    /// its end whether or not the client waits for it.
+    /// newest version, or after the first step the newest that rows were put for before, and the
+    /// label of the commit: after the first step that which this server has fixed. It runs to its
+    /// end whether or not the client waits for it.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         version: u32,
         step: CommitStep,
-    ) -> Result<u32, Failure> {
+        label: u128,
+    ) -> Result<(u32, u128), Failure> {
         let shard = Rc::clone(self);
-        to_its_end(async move { shard.commit_now(version, step).await }).await
+        to_its_end(async move { shard.commit_now(version, step, label).await }).await
     }
 
     /// Makes the version durable, then has every shard read it: a pull that begins after the answer
     /// sees it.
-    async fn commit_now(self: &Rc<Self>, version: u32, step: CommitStep) -> Result<u32, Failure> {
+    async fn commit_now(
+        self: &Rc<Self>,
+        version: u32,
+        step: CommitStep,
+        label: u128,
+    ) -> Result<(u32, u128), Failure> {
         self.check_writable()?;
         let partitions = Arc::clone(&self.plan.partitions);
         let newest = partitions.live.version();
@@ -97,15 +106,16 @@ impl Shard {
             return Err(failure(FailureCode::Invalid, message));
         }
         let runs = Arc::clone(&self.plan.runs);
+        let asked = VersionId::new(version, CommitId::from_bytes(label.to_be_bytes()));
         let commit = move || {
             partitions.keep_newest();
             if step == CommitStep::Prepare {
                 // First: puts of other clients continue, for the version after.
                 let pending = partitions.live.pending_version();
-                partitions.live.prepare(version)?;
-                return Ok(pending.max(version));
+                let fixed = partitions.live.prepare(asked)?;
+                return Ok(VersionId::new(pending.max(version), fixed));
             }
-            let committed = partitions.live.commit_through(version)?.number;
+            let committed = partitions.live.commit_through(asked)?;
             if partitions.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
                 runs.ask(Folding::WherePays);
             }
@@ -113,7 +123,7 @@ impl Shard {
         };
         let committed = self.plan.threads.writes.call(commit)?.await?;
         // What has failed may have reached some partitions.
-        let refreshed = self.refresh_everywhere().await;
+        let refreshed = self.refresh_everywhere(None).await;
         let committed = committed.map_err(store_failure)?;
         refreshed.map_err(|reason| {
             let message = format!(
@@ -121,13 +131,18 @@ impl Shard {
             );
             failure(FailureCode::Overloaded, message)
         })?;
-        Ok(committed)
+        let label = u128::from_be_bytes(committed.commit.to_bytes());
+        Ok((committed.number, label))
     }
 
-    /// Has all shards read the newest version of all partitions from now on. After a failure that
-    /// is tried again in the background.
-    pub(super) async fn refresh_everywhere(self: &Rc<Self>) -> Result<(), Failure> {
-        let refreshed = self.refresh_once().await;
+    /// Has all pulls read the newest version of a partition, or of all, from now on. A partition
+    /// whose version a shard cannot open is read at the version before; others are not kept from
+    /// theirs. After a failure that is tried again in the background.
+    pub(super) async fn refresh_everywhere(
+        self: &Rc<Self>,
+        part: Option<PartId>,
+    ) -> Result<(), Failure> {
+        let refreshed = self.refresh_once(part).await;
         if let Err(reason) = &refreshed {
             warn!(shard = self.id, %reason, "a shard reads the version before");
             self.refresh_later();
@@ -149,7 +164,7 @@ impl Shard {
                     return;
                 };
                 // The reason was reported.
-                drop(shard.refresh_once().await);
+                drop(shard.refresh_once(None).await);
                 if !shard.plan.partitions.is_behind() {
                     return shard.is_refreshing.set(false);
                 }
@@ -157,24 +172,31 @@ impl Shard {
         });
     }
 
-    async fn refresh_once(&self) -> Result<(), Failure> {
+    async fn refresh_once(&self, part: Option<PartId>) -> Result<(), Failure> {
         let partitions = &self.plan.partitions;
-        let seen = partitions.committed(None);
-        self.everywhere(|| ShardRequest::Refresh).await?;
-        partitions.note_served(&seen);
-        Ok(())
+        let mut seen = partitions.seen(part);
+        let failed = Arc::new(Mutex::new(Vec::new()));
+        let refresh = Refresh { part, failed: Arc::clone(&failed) };
+        self.everywhere(|| ShardRequest::Refresh(refresh.clone())).await?;
+        let failed = std::mem::take(&mut *failed.lock().ignore_poison());
+        seen.retain(|(part, _)| failed.iter().all(|(other, _)| other != part));
+        partitions.note_served(seen);
+        failed.into_iter().next().map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// Has this shard read the newest version of a partition, or of all that are open. A partition
-    /// that comes back takes commits before it is served.
-    pub(super) async fn refresh(&self, part: Option<PartId>) -> Result<(), Failure> {
-        let partitions = &self.plan.partitions;
+    /// Has this shard keep the newest version of a partition, or of all that are open, in its
+    /// tiers. A partition that comes back takes commits before it is served. Returns the partitions
+    /// whose version before is still kept.
+    pub(super) async fn refresh(&self, part: Option<PartId>) -> Vec<(PartId, Failure)> {
+        let (partitions, mut failed) = (&self.plan.partitions, Vec::new());
         for (part, _) in partitions.committed(part) {
             for tensor in &self.tensors {
-                tensor.refresh(partitions, part).await?;
+                if let Err(refusal) = tensor.refresh(partitions, part).await {
+                    failed.push((part, refusal));
+                }
             }
         }
-        Ok(())
+        failed
     }
 
     /// Starts a compaction, or joins one that waits to start; returns its number.
@@ -273,7 +295,7 @@ impl Shard {
 #[cfg(test)]
 #[path = "../../../../tests/support/wire.rs"]
 #[allow(dead_code, reason = "each test file uses its part of it")]
-mod wire;
+pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::request::{CommitStep, PullKind, Push};
-use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
+use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
 use lodestore_store::update::Folding;
 
 use super::wire::PlainConnection;
@@ -28,7 +28,7 @@ fn serve(graph: &Path) -> (Server, PlainConnection) {
 }
 
 fn commit(version: u32) -> RequestBody {
-    RequestBody::Commit { version, step: CommitStep::Publish }
+    RequestBody::Commit { version, step: CommitStep::Publish, label: 0 }
 }
 
 fn served(server: &Server) -> u32 {
@@ -57,7 +57,7 @@ fn a_shard_that_cannot_open_a_version_reads_it_later_without_another_commit() {
     assert!(failure.message.contains("durable"), "{failure}");
     wait_for(&server, 2);
     plain.ask(commit(2), &[]);
-    assert_eq!(plain.answer().0, Reply::Committed { version: 2 });
+    assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
     server.stop().unwrap();
 }
 
@@ -80,12 +80,52 @@ fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
         std::thread::yield_now();
     }
     drop(of_second);
-    assert_eq!(first.answer().0, Reply::Committed { version: 2 });
+    assert!(matches!(first.answer().0, Reply::Committed { version: 2, .. }));
     assert_eq!(served(&server), 2, "shards cannot have opened version 3");
     drop(of_third);
     assert!(matches!(second.answer().0, Reply::Committed { .. }));
     assert_eq!(served(&server), 3);
     server.stop().unwrap();
+}
+
+/// An answer names the version that it was read at: what is committed, and not served yet, would
+/// have the reader refused the next time.
+#[test]
+fn readers_are_answered_while_shards_have_not_come_to_a_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let (server, mut plain) = serve(&graph);
+    let mut reader = PlainConnection::open(&server.address().unwrap().to_string());
+    let mut floors = Versions::default();
+    let mut check = |turn: u32| {
+        let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+        reader.send(&Request { floors: floors.clone(), ..Request::new(body) }, &[NodeId(7)]);
+        match reader.answer() {
+            (Reply::Rows { versions, .. }, found) => {
+                assert_eq!((versions.of(0).number, found), (turn + 1, row(7, turn).to_vec()));
+                floors = versions;
+            }
+            other => panic!("turn {turn}: {other:?}"),
+        }
+    };
+    put(&server.plan.partitions.live, 100, 1);
+    let fault = Faulty::new(graph.join("part-000/x.v2.delta"), OpenFault::Waits);
+    plain.ask(commit(2), &[]);
+    fault.wait_for(2);
+    check(0);
+    check(0);
+    assert_eq!(plain_version(&server), 1, "what is described is served");
+    drop(fault);
+    assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
+    check(1);
+    check(1);
+    assert_eq!(plain_version(&server), 2);
+    server.stop().unwrap();
+}
+
+/// Returns the version that a server describes.
+fn plain_version(server: &Server) -> u32 {
+    PlainConnection::open(&server.address().unwrap().to_string()).describe().version
 }
 
 #[test]
@@ -136,7 +176,7 @@ fn the_newest_version_is_kept_for_a_reader_that_has_just_seen_its_number() {
     let live = &server.plan.partitions.live;
     put(live, 100, 1);
     plain.ask(commit(2), &[]);
-    assert_eq!(plain.answer().0, Reply::Committed { version: 2 });
+    assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
     live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
     for (version, turn) in [(seen, 0), (2, 1), (0, 1)] {
         let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };

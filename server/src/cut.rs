@@ -1,0 +1,210 @@
+//! The versions that a pull reads, one of each partition: those of its first chunk, to its end.
+//!
+//! The newest cut is replaced when all shards have come to a version. So each pull that begins
+//! later reads it, and none that has begun reads a part of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_schema::Versions;
+use lodestore_schema::versions::{PartVersion, VersionTag};
+use lodestore_store::update::{GraphVersion, TensorVersion};
+use lodestore_store::{CommitId, GraphHandle};
+
+/// A partition at one version, whose files stay while this lives.
+#[derive(Clone, Debug)]
+pub(crate) struct PartCut {
+    pub(crate) version: VersionTag,
+    /// In the order of the graph's description.
+    tensors: Vec<Arc<TensorVersion>>,
+    /// The last versions that were served before, ascending, [`EARLIER_MAX`] at most.
+    earlier: Vec<VersionTag>,
+}
+
+/// Versions of which a partition remembers the commit without its catalog: those that clients were
+/// answered by a moment ago.
+const EARLIER_MAX: usize = 16;
+
+/// One version of each partition.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    /// No other cut of this process has it, and it is not 0.
+    serial: u64,
+    /// By partition; `None` for one that is not here.
+    parts: Vec<Option<Arc<PartCut>>>,
+    /// The versions as an answer ends with them, where the wire has room for all.
+    exact: Option<Versions>,
+    /// The number that was asked for, where it is the same of all partitions.
+    pinned: Option<u32>,
+}
+
+impl PartCut {
+    /// Returns a partition at its newest version, which is `number`; `None` where a tensor has come
+    /// to another one.
+    pub(crate) fn newest(
+        live: &GraphHandle,
+        part: PartId,
+        number: u32,
+        n_tensors: usize,
+    ) -> Option<Arc<Self>> {
+        let newest = |position| {
+            let current = live.tensor(part, position)?.current();
+            (current.version() == number).then_some(current)
+        };
+        let tensors = (0..n_tensors).map(newest).collect::<Option<Vec<_>>>()?;
+        let version = VersionTag { number, tag: commit_tag(live, part, number) };
+        Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
+    }
+
+    /// Returns a partition at `number`; `None` where it is not open, or that was folded into later
+    /// versions.
+    pub(crate) fn at(
+        live: &GraphHandle,
+        part: PartId,
+        number: u32,
+        n_tensors: usize,
+    ) -> Option<Arc<Self>> {
+        let at = |position| live.tensor(part, position)?.at(number);
+        let tensors = (0..n_tensors).map(at).collect::<Option<Vec<_>>>()?;
+        let version = VersionTag { number, tag: commit_tag(live, part, number) };
+        Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
+    }
+
+    /// Returns the same version, which takes the place of `before`.
+    pub(crate) fn after(&self, before: &Self) -> Self {
+        let mut earlier = before.earlier.clone();
+        if before.version.number != self.version.number {
+            earlier.push(before.version);
+        }
+        let n_more = earlier.len().saturating_sub(EARLIER_MAX);
+        earlier.drain(..n_more);
+        Self { earlier, ..self.clone() }
+    }
+
+    /// Returns the version of a number that was served before, if that is known.
+    pub(crate) fn earlier(&self, number: u32) -> Option<VersionTag> {
+        self.earlier.iter().find(|it| it.number == number).copied()
+    }
+
+    /// Returns whether `other` is a later version, or the same one in the files that `live` has now.
+    pub(crate) fn is_replaced_by(&self, other: &Self, live: &GraphHandle, part: PartId) -> bool {
+        if other.version.number != self.version.number {
+            return other.version.number > self.version.number;
+        }
+        let mut tensors = other.tensors.iter().enumerate();
+        !self.has_tensors_of(other)
+            && tensors.all(|(position, tensor)| {
+                let now = live.tensor(part, position);
+                now.is_some_and(|now| Arc::ptr_eq(&now.current(), tensor))
+            })
+    }
+
+    fn has_tensors_of(&self, other: &Self) -> bool {
+        self.tensors.iter().zip(&other.tensors).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+impl Cut {
+    pub(crate) fn new(parts: Vec<Option<Arc<PartCut>>>) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let exact = Versions::exactly(versions(&parts));
+        Self { serial, parts, exact, pinned: None }
+    }
+
+    /// Returns the cut of a version that is the same of all partitions.
+    pub(crate) fn pinned(live: &GraphHandle, at: &GraphVersion, n_tensors: usize) -> Self {
+        let number = at.version();
+        let of_part = |part: PartId| {
+            let tensors = (0..n_tensors).map(|position| at.tensor(part, position).cloned());
+            let tensors = tensors.collect::<Option<Vec<_>>>()?;
+            let version = VersionTag { number, tag: commit_tag(live, part, number) };
+            Some(Arc::new(PartCut { version, tensors, earlier: Vec::new() }))
+        };
+        let parts = live.graph().book().parts().map(of_part).collect();
+        Self { pinned: Some(number), ..Self::new(parts) }
+    }
+
+    /// Returns the same cut with other versions of some partitions.
+    pub(crate) fn with(
+        &self,
+        changed: impl IntoIterator<Item = (PartId, Option<Arc<PartCut>>)>,
+    ) -> Self {
+        let mut parts = self.parts.clone();
+        for (part, cut) in changed {
+            if let Some(place) = parts.get_mut(part.index()) {
+                *place = cut;
+            }
+        }
+        Self::new(parts)
+    }
+
+    /// Returns a number that no other cut of this process has.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Returns the number that was asked for, of a pinned one.
+    pub(crate) fn pinned_number(&self) -> Option<u32> {
+        self.pinned
+    }
+
+    /// Returns a partition, if it is here.
+    pub(crate) fn part(&self, part: PartId) -> Option<&Arc<PartCut>> {
+        self.parts.get(part.index())?.as_ref()
+    }
+
+    /// Returns the version of a partition, if it is here.
+    pub(crate) fn version(&self, part: PartId) -> Option<VersionTag> {
+        Some(self.part(part)?.version)
+    }
+
+    /// Returns the tensor at `position` of the graph's description in a partition.
+    pub(crate) fn tensor(&self, part: PartId, position: usize) -> Option<&Arc<TensorVersion>> {
+        self.part(part)?.tensors.get(position)
+    }
+
+    /// Returns whether these are exactly the versions of all partitions here.
+    pub(crate) fn is_exactly(&self, versions: &Versions) -> bool {
+        self.exact.as_ref() == Some(versions)
+    }
+
+    /// Returns the versions of the partitions of these nodes, for the end of an answer.
+    pub(crate) fn versions(&self, book: &PartitionBook, ids: &[NodeId]) -> Versions {
+        if let Some(exact) = &self.exact {
+            return exact.clone();
+        }
+        // A look at each node only where there are too many partitions to name.
+        let named = distinct_parts(book, ids);
+        Versions::reaching(versions(&self.parts).filter(|it| named.contains(&PartId(it.part))))
+    }
+}
+
+/// Returns the partitions of these nodes, each once.
+pub(crate) fn distinct_parts(book: &PartitionBook, ids: &[NodeId]) -> Vec<PartId> {
+    let (mut parts, mut last) = (Vec::new(), None);
+    for &id in ids {
+        let part = book.part_of(id);
+        if part != last {
+            last = part;
+            parts.extend(part);
+        }
+    }
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
+
+fn versions(parts: &[Option<Arc<PartCut>>]) -> impl Iterator<Item = PartVersion> + Clone {
+    let one = |(part, cut): (u16, &Option<Arc<PartCut>>)| {
+        Some(PartVersion { part, version: cut.as_ref()?.version })
+    };
+    (0u16..).zip(parts).filter_map(one)
+}
+
+/// Returns the tag of the commit that made a version of a partition; 0 where it is unknown.
+pub(crate) fn commit_tag(live: &GraphHandle, part: PartId, number: u32) -> u64 {
+    // A catalog that cannot be read proves nothing about the history.
+    live.commit_of(part, number).map_or(0, CommitId::tag)
+}

@@ -103,6 +103,7 @@ impl Partitions {
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
+        live.set_keep_rule(config.keep);
         let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
         let served = book.parts().map(served).collect();
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());

@@ -196,37 +196,25 @@ impl Graph {
         part: PartId,
         tensor: &TensorSpec,
     ) -> Result<Segment, StoreError> {
-        self.segment_at(catalog, part, tensor, catalog.current_version()?)
-    }
-
-    /// Returns the segment under `tensor` at `version`, pinned for as long as it is open.
-    pub(crate) fn segment_at(
-        &self,
-        catalog: &Catalog,
-        part: PartId,
-        tensor: &TensorSpec,
-        version: u32,
-    ) -> Result<Segment, StoreError> {
-        let found = catalog.segment(&tensor.name, version)?;
-        let (version, record) = found.ok_or_else(|| StoreError::Catalog {
-            dir: self.part_dir(part),
-            reason: format!("no segment of `{}` up to version {version}", tensor.name),
-            origin: ErrorOrigin::Damage,
-        })?;
+        let committed = catalog.current_version()?;
+        let (version, record) = self.segment_record(catalog, part, tensor, committed)?;
         self.open_base(part, tensor, version, &record)
     }
 
-    /// Returns the deltas over the segment of `tensor` at `version`, oldest first, each with the
-    /// first version that it has rows of. They are pinned while they are open.
-    pub(crate) fn deltas_at(
+    /// Returns the record of the segment under `tensor` at `version`, with its version.
+    pub(crate) fn segment_record(
         &self,
         catalog: &Catalog,
         part: PartId,
         tensor: &TensorSpec,
         version: u32,
-    ) -> Result<Vec<(u32, Segment)>, StoreError> {
-        let open = |delta: &DeltaRecord| Ok((delta.first, self.open_delta(part, tensor, delta)?));
-        catalog.deltas_at(&tensor.name, version)?.iter().map(open).collect()
+    ) -> Result<(u32, SegmentRecord), StoreError> {
+        let found = catalog.segment(&tensor.name, version)?;
+        found.ok_or_else(|| StoreError::Catalog {
+            dir: self.part_dir(part),
+            reason: format!("no segment of `{}` up to version {version}", tensor.name),
+            origin: ErrorOrigin::Damage,
+        })
     }
 
     /// Opens a segment with every row of a partition, and pins it for as long as it is open.

@@ -20,6 +20,8 @@ pub(crate) enum Pair<'a> {
     Losses(&'a [u8]),
     /// The number of a commit.
     Commit,
+    /// The number of a put.
+    PutId,
     /// How many servers were to take puts of the partition, of an older release.
     Holders,
     /// The segment of a tensor, or the reason why it is unknown.
@@ -87,6 +89,9 @@ impl<'a> Pair<'a> {
         let kind = keys::kind_of(key)?;
         if kind == keys::COMMITS {
             return commit_of(key, value).map(|_| Self::Commit);
+        }
+        if kind == keys::PUTS {
+            return keys::is_put_id(key).then_some(Self::PutId);
         }
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
         if kind == keys::ROWS {

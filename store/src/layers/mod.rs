@@ -5,5 +5,6 @@
 mod fold;
 mod index;
 
-pub(crate) use fold::{Fold, choose_deltas, choose_fold};
+pub use fold::{Folding, Kept};
+pub(crate) use fold::{LayerSpan, choose_deltas, choose_folds};
 pub(crate) use index::{Finder, LayerIndex, Place};

@@ -15,7 +15,8 @@
 //! 3. `commits`: by a commit for all of its time.
 //! 4. `gate`: shared by puts; exclusive for a moment by commits and by changes of the set of
 //!    partitions.
-//! 5. The lock of the list of partitions, and a tensor's own: for a moment.
+//! 5. `holds`: by a fold from its last look at the versions that are kept until it counts.
+//! 6. The lock of the list of partitions, and a tensor's own: for a moment.
 
 mod commit;
 mod compact;
@@ -23,6 +24,7 @@ mod delta;
 mod follow;
 mod garbage;
 mod health;
+mod keep;
 mod open;
 mod parallel;
 mod put;
@@ -39,8 +41,8 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
-pub use compact::Folding;
 pub use health::StoppedWrites;
+pub use keep::{HeldVersion, KEPT_BY_AGE_MAX, KeepRule};
 pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
@@ -54,9 +56,11 @@ use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::growing::Growing;
+pub use crate::layers::{Folding, Kept};
 use crate::reader::ReaderKind;
 use crate::tensor::TensorSpec;
 use garbage::Garbage;
+use keep::{CommitTimes, Holds};
 use parallel::for_each;
 use transfer::TransferState;
 
@@ -95,6 +99,10 @@ pub struct GraphHandle {
     compactions: Mutex<()>,
     /// Files that compactions have left.
     garbage: Mutex<Garbage>,
+    /// Which versions folds keep readable.
+    keep_rule: RwLock<KeepRule>,
+    holds: Holds,
+    commit_times: Mutex<CommitTimes>,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
 }

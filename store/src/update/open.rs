@@ -10,14 +10,18 @@ use lodestore_graph::fork::Generation;
 
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
+use super::keep::{Holds, KeepRule};
+use super::parallel::{for_each, for_each_owned};
 use super::tensor::PendingRows;
 use super::tensors::{set_unlisted_aside, settle};
 use super::transfer::TransferState;
 use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, DeltaRecord};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
+use crate::new_file::discard;
+use crate::open_files::OpenFiles;
 use crate::quarantine::quarantine;
 use crate::reader::{OpenOptions, ReaderKind};
 use crate::row::RowIdx;
@@ -72,6 +76,9 @@ impl GraphHandle {
             commits: Mutex::default(),
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
+            keep_rule: RwLock::new(KeepRule::NEWEST),
+            holds: Holds::default(),
+            commit_times: Mutex::default(),
             coming: Mutex::default(),
         };
         if mode == OpenMode::Write {
@@ -152,24 +159,24 @@ pub(crate) struct OpenedPart {
 pub(crate) struct OpenedTensor {
     pub(crate) spec: TensorSpec,
     /// The segment that has every row.
-    pub(crate) segment: Segment,
+    pub(crate) segment: Arc<Segment>,
     /// Deltas over it, oldest first, with the first version that each has rows of.
-    pub(crate) deltas: Vec<(u32, Segment)>,
+    pub(crate) deltas: Vec<(u32, Arc<Segment>)>,
     /// State of a prepared commit.
-    pub(crate) prepared: Option<Segment>,
+    pub(crate) prepared: Option<Arc<Segment>>,
     /// The versions that rows are pending for, ascending.
     pub(crate) pending_for: Vec<u32>,
 }
 
 impl OpenedTensor {
     /// Returns all files.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         let deltas = self.deltas.iter().map(|(_, delta)| delta);
         deltas.chain([&self.segment]).chain(&self.prepared)
     }
 }
 
-/// Locks all partitions, and removes what crashes have left.
+/// Locks all partitions, and removes what crashes have left; several partitions concurrently.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let here = graph.local_parts();
     let lock = |&part: &PartId| {
@@ -179,9 +186,11 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
         }
         Ok((part, graph.catalog_for_writing(part)?))
     };
-    let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
+    let (device, wanted) = (&**graph.device(), Vec::from_iter(wanted.iter().copied()));
+    let catalogs = for_each(device, &wanted, lock);
+    let catalogs = catalogs.into_iter().collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
-    catalogs.into_iter().map(open).collect()
+    for_each_owned(device, catalogs, open).into_iter().collect()
 }
 
 impl OpenedPart {
@@ -189,8 +198,9 @@ impl OpenedPart {
     ///
     /// Fails with [`StoreError::OldRows`] for committed rows as older releases stored them.
     pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
+        let files = OpenFiles::default();
         graph.with_catalog(part, |catalog| {
-            let opened = Self::open(graph, part, catalog)?;
+            let opened = Self::open(graph, part, catalog, &files)?;
             let old = opened.tensors.iter().find_map(|tensor| {
                 let old = tensor.pending_for.iter().find(|of| **of <= opened.version);
                 old.map(|&version| (tensor.spec.name.clone(), version))
@@ -206,11 +216,12 @@ impl OpenedPart {
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
         let stored = settle(graph, part, &catalog)?;
-        let opened = Self::open(graph, part, catalog)?;
+        let files = OpenFiles::default();
+        let opened = Self::open(graph, part, catalog, &files)?;
         // First, so that what a crash has left is not in the way.
         opened.remove_orphans(graph, &stored)?;
         match bring_forward(graph, part, &opened)? {
-            true => Self::open(graph, part, opened.catalog),
+            true => Self::open(graph, part, opened.catalog, &files),
             false => Ok(opened),
         }
     }
@@ -221,12 +232,20 @@ impl OpenedPart {
             OpenMode::Read => Self::to_read(graph, part),
             OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
             // As it is: what a fetch has left is continued.
-            OpenMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
+            OpenMode::Follow => {
+                let catalog = graph.catalog_for_writing(part)?;
+                Self::open(graph, part, catalog, &OpenFiles::default())
+            }
         }
     }
 
-    /// Opens the files of a partition at its version.
-    fn open(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+    /// Opens the files of a partition at its version, but for those among `files`.
+    fn open(
+        graph: &Graph,
+        part: PartId,
+        catalog: Catalog,
+        files: &OpenFiles,
+    ) -> Result<Self, StoreError> {
         let version = catalog.current_version()?;
         let prepared_version = catalog.prepared_version()?;
         let next = version.saturating_add(1);
@@ -240,11 +259,19 @@ impl OpenedPart {
             });
         }
         let open = |spec: &TensorSpec| {
-            let segment = graph.segment_at(&catalog, part, spec, version)?;
-            let deltas = graph.deltas_at(&catalog, part, spec, version)?;
+            let (base, record) = graph.segment_record(&catalog, part, spec, version)?;
+            let open_base = || graph.open_base(part, spec, base, &record);
+            let segment = files.get_or_open(&record, open_base)?;
+            let open_delta = |delta: &DeltaRecord| {
+                files.get_or_open(&delta.record, || graph.open_delta(part, spec, delta))
+            };
+            let mut deltas = Vec::new();
+            for delta in catalog.deltas_at(&spec.name, version)? {
+                deltas.push((delta.first, open_delta(&delta)?));
+            }
             let prepared = prepared_version.map(|of| catalog.prepared_delta(&spec.name, of));
             let prepared = prepared.transpose()?.flatten();
-            let prepared = prepared.map(|it| graph.open_delta(part, spec, &it)).transpose()?;
+            let prepared = prepared.map(|delta| open_delta(&delta)).transpose()?;
             let pending_for =
                 pending_versions(&catalog, spec, segment.identity().version, version)?;
             Ok(OpenedTensor { spec: spec.clone(), segment, deltas, prepared, pending_for })
@@ -265,7 +292,7 @@ impl OpenedPart {
         Ok(n_rows)
     }
 
-    fn segments(&self) -> impl Iterator<Item = &Segment> {
+    fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         self.tensors.iter().flat_map(OpenedTensor::segments)
     }
 
@@ -281,7 +308,7 @@ impl OpenedPart {
             for (first, delta) in tensor.deltas {
                 layers.push(Layer::open(delta, first, reader)?);
             }
-            let open_prepared = |delta: Segment| {
+            let open_prepared = |delta: Arc<Segment>| {
                 let version = delta.identity().version;
                 Layer::open(delta, version, reader)
             };
@@ -321,7 +348,7 @@ impl OpenedPart {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
                 match (tensor, unfinished) {
                     (None, _) => {}
-                    (Some(_), Some(_)) => drop(remove_unpinned(device, &path)),
+                    (Some(_), Some(_)) => discard(device, &path),
                     (Some(_), None) => set_unlisted_aside(device, &path)?,
                 }
                 continue;
@@ -329,7 +356,11 @@ impl OpenedPart {
             if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
                 continue;
             }
-            if unfinished.is_none() && !is_known {
+            if unfinished.is_some() {
+                // No reader opens it, and after a move that was cut off it may be another name of a
+                // file that is read.
+                discard(device, &path);
+            } else if !is_known {
                 let to = quarantine(device, &path)?;
                 tracing::warn!(
                     "{}: of version {of}, and no record of the catalog, of version {version}, \

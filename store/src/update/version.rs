@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 
 use super::{GraphHandle, TensorHandle};
 use crate::error::StoreError;
-use crate::layers::LayerIndex;
+use crate::layers::{LayerIndex, LayerSpan};
 use crate::new_file::discard;
 use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{self, ReaderKind, RowReader, gather_mapped};
@@ -74,6 +74,34 @@ impl TensorVersion {
             return Some(self.at(version, None));
         }
         Some(Self::new(version, self.layers[..n_kept].to_vec()))
+    }
+
+    /// Returns whether the layers up to `version` are those of that version.
+    pub(super) fn is_readable(&self, version: u32) -> bool {
+        let splits = |it: &Arc<Layer>| it.first_version() <= version && version < it.version();
+        version <= self.version
+            && self.base().version() <= version
+            && !self.layers.iter().any(splits)
+    }
+
+    /// Returns the versions and rows of each layer, oldest first.
+    pub(super) fn spans(&self) -> Vec<LayerSpan> {
+        let span = |layer: &Arc<Layer>| LayerSpan {
+            first: layer.first_version(),
+            last: layer.version(),
+            n_rows: layer.n_rows(),
+        };
+        self.layers.iter().map(span).collect()
+    }
+
+    /// Returns the oldest of these layers as a tensor of the version that they are of.
+    pub(super) fn oldest_layers(&self, n_layers: usize) -> Self {
+        if n_layers == self.layers.len() {
+            return self.clone();
+        }
+        let layers = self.layers[..n_layers].to_vec();
+        let version = layers[n_layers - 1].version();
+        Self::new(version, layers)
     }
 
     /// Returns the version.
@@ -164,11 +192,6 @@ impl TensorVersion {
     pub(crate) fn is_mapped(&self) -> bool {
         self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
     }
-
-    /// Returns the rows of each delta, oldest first.
-    pub(super) fn delta_sizes(&self) -> Vec<u64> {
-        self.layers[1..].iter().map(|layer| layer.n_rows()).collect()
-    }
 }
 
 impl LayerRows {
@@ -198,11 +221,11 @@ pub struct Layer {
 impl Layer {
     /// Opens the reader of a segment that has rows of the versions from `first` to its own.
     pub(super) fn open(
-        segment: Segment,
+        segment: impl Into<Arc<Segment>>,
         first: u32,
         kind: ReaderKind,
     ) -> Result<Arc<Self>, StoreError> {
-        let segment = Arc::new(segment);
+        let segment = segment.into();
         let reader = reader::open(Arc::clone(&segment), kind)?;
         Ok(Arc::new(Self { first, segment, reader }))
     }

@@ -2,9 +2,11 @@
 
 use std::fs;
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::*;
 use crate::catalog::Catalog;
-use crate::file_system::{Access, Disk, FileSystem};
+use crate::file_system::{Access, Disk};
 use crate::graph::Graph;
 
 fn segments(ring: &Ring) -> Vec<String> {
@@ -243,7 +245,10 @@ fn a_segment_that_is_switched_between_catalog_and_file_is_found_again() {
 fn a_reader_pins_its_segment() {
     let ring = ring(50, 1, 1);
     let path = ring.out().join("part-000/feat.v1.seg");
-    let is_pinned = || Disk.open(&path).unwrap().is_pinned().unwrap();
+    let is_pinned = || {
+        let file = std::fs::File::open(&path).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+    };
     assert!(!is_pinned());
     let reader = open(&ring.out(), OpenMode::Read).unwrap();
     assert!(is_pinned());

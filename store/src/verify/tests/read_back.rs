@@ -66,9 +66,6 @@ impl FileReader for BadFile {
     fn pin(&self) -> io::Result<()> {
         self.file.pin()
     }
-    fn is_pinned(&self) -> io::Result<bool> {
-        self.file.is_pinned()
-    }
 }
 
 impl FileSystem for BadDisk {

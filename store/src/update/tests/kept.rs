@@ -1,0 +1,108 @@
+//! Versions that stay readable by their number, whatever is committed and folded.
+
+use super::*;
+use crate::update::KeepRule;
+
+const N_NODES: u32 = 60;
+
+/// Commits the next version, which changes every row of `feat`, and node 1 of `mark` now and then.
+fn commit(live: &GraphHandle) -> u32 {
+    let version = live.version() + 1;
+    put(live, "feat", &(0..N_NODES).collect::<Vec<u32>>(), version);
+    if version.is_multiple_of(3) {
+        put(live, "mark", &[1], version);
+    }
+    live.commit_version().unwrap();
+    version
+}
+
+/// Returns the versions that can be read, each as it was committed.
+fn readable(live: &Arc<GraphHandle>) -> Vec<u32> {
+    let is_readable = |&version: &u32| {
+        let Ok(store) = at(live, version) else { return false };
+        let expected = if version == 1 { 0 } else { version as u8 };
+        assert_eq!(seqs(&store, "feat"), vec![expected; N_NODES as usize], "version {version}");
+        assert_eq!(u32::from(seqs(&store, "mark")[1]), version / 3 * 3, "version {version}");
+        true
+    };
+    (1..=live.version()).filter(is_readable).collect()
+}
+
+fn opened_again(ring: &Ring, live: Arc<GraphHandle>) -> Arc<GraphHandle> {
+    drop(Arc::into_inner(live).expect("no reader is left"));
+    writer(ring)
+}
+
+#[test]
+fn the_newest_versions_are_kept_over_folds_and_openings() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    live.set_keep_rule(KeepRule { n_versions: 4, ..KeepRule::NEWEST });
+    for _ in 0..12 {
+        commit(&live);
+        compact(&live);
+    }
+    assert_eq!(readable(&live), [10, 11, 12, 13]);
+    let live = opened_again(&ring, live);
+    assert_eq!(readable(&live), [10, 11, 12, 13]);
+    compact(&live);
+    assert_eq!(readable(&live), [13], "by itself a graph keeps the newest version");
+}
+
+#[test]
+fn no_fold_crosses_a_version_that_is_held() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    let versions: Vec<u32> = (0..5).map(|_| commit(&live)).collect();
+    let held = live.hold_version(versions[1]).unwrap();
+    let again = live.hold_version(versions[1]).unwrap();
+    compact(&live);
+    assert_eq!(readable(&live), [versions[1], versions[4]]);
+    commit(&live);
+    drop(again);
+    compact(&live);
+    assert_eq!(readable(&live), [versions[1], 7]);
+    drop(held);
+    compact(&live);
+    assert_eq!(readable(&live), [7]);
+    let refused = live.hold_version(versions[1]).unwrap_err();
+    assert!(matches!(refused, StoreError::NoVersion { asked: 3, .. }), "{refused}");
+    assert!(live.hold_version(8).is_err(), "it is not committed");
+    assert_eq!(live.hold_version(7).unwrap().version(), 7);
+}
+
+/// Where a version is held after a fold has chosen its layers, the fold is given up.
+#[test]
+fn a_version_that_is_held_while_its_layers_are_folded_stays_readable() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    commit(&live);
+    commit(&live);
+    let mut held = None;
+    let mut progress = |_, _| {
+        held.get_or_insert_with(|| live.hold_version(2).unwrap());
+        ControlFlow::Continue(())
+    };
+    live.compact(None, Some("feat"), Folding::All, &mut progress).unwrap();
+    assert_eq!(readable(&live), [1, 2, 3]);
+    let names = std::fs::read_dir(ring.out().join("part-000")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!names.into_iter().any(|name| name == "feat.v3.seg"), "nothing is left of it");
+    drop(held);
+    compact(&live);
+    assert_eq!(readable(&live), [3]);
+}
+
+/// A commit folds where a tensor has very many layers; it must not try over and over in vain.
+#[test]
+fn more_versions_than_a_commit_leaves_layers_can_be_kept() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    live.set_keep_rule(KeepRule { n_versions: 80, ..KeepRule::NEWEST });
+    for _ in 0..100 {
+        commit(&live);
+    }
+    let readable = readable(&live);
+    assert!(readable.len() >= 80 && readable.len() < 101, "{readable:?}");
+    assert!(!live.pays_to_fold() || readable.len() < 100);
+}

@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::advice::command_against;
+
 /// The error of a process that has already reported it to the first one, which prints it.
 #[derive(Debug, Error)]
 #[error("reported to the first process of the run")]
@@ -137,6 +139,9 @@ impl Console {
         let mut message = message(error);
         if let Some(hint) = hint(&message) {
             message = format!("{message}; {hint}");
+        }
+        if let Some(command) = command_against(error) {
+            message = format!("{message}: {command}");
         }
         eprintln!("{}: {message}", self.name);
         if self.is_json() && !self.has_answered.load(Ordering::Relaxed) {

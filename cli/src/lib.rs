@@ -9,6 +9,7 @@
     reason = "fields of arguments and reports are described where they are printed"
 )]
 
+mod advice;
 mod candidates;
 pub mod child_servers;
 pub mod commands;

@@ -33,6 +33,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         undirected: true,
         bounds: vec![0, 4, 10],
         tensors: vec![tensor("feat", Dtype::F32, 3), tensor("label", Dtype::I64, 1)],
+        dropped: std::collections::BTreeMap::new(),
     };
     let text = meta.to_text();
     let body = text.split_once('\n').expect("a checksum line").1;

@@ -21,7 +21,6 @@ use std::time::Instant;
 
 use lodestore_graph::PartId;
 use serde::Serialize;
-use uuid::Uuid;
 
 use crate::catalog::{Catalog, SegmentRecord};
 use crate::codec::{CodecChoice, SampledTable, SegmentCodec};
@@ -35,6 +34,7 @@ use crate::segment::{Segment, SegmentDigest, SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
 use crate::update::{LayerRows, TensorVersion};
 use crate::verify::read_back_while;
+use crate::version_id::{CommitId, SegmentMask};
 
 /// Rows are read and written in pieces of about this many bytes, by several concurrent reads.
 const PIECE_BYTES: usize = 4 << 20;
@@ -65,6 +65,8 @@ pub(crate) struct Compaction<'a> {
     pub(crate) spec: &'a TensorSpec,
     /// The layers.
     pub(crate) seen: &'a TensorVersion,
+    /// The commit that made the version of the newest layer.
+    pub(crate) commit: CommitId,
 }
 
 impl Compaction<'_> {
@@ -81,7 +83,9 @@ impl Compaction<'_> {
         let version = layers[layers.len() - 1].version();
         let name = segment_file(&self.spec.name, version);
         let old = self.seen.base().segment().identity();
-        let identity = SegmentIdentity { segment: Uuid::new_v4(), version, ..old.clone() };
+        let mask = SegmentMask::new(self.part.0, &self.spec.name, 0, version);
+        let segment = self.commit.segment_uuid(mask);
+        let identity = SegmentIdentity { segment, version, ..old.clone() };
         write_new_file(self.graph, self.part, name, &identity, |path| {
             let digest = self.rewrite(path, &identity, progress)?;
             read_back_while(&**self.graph.device(), path, &identity, &mut || progress(0))?;

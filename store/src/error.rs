@@ -11,6 +11,7 @@ use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
+use crate::version_id::VersionId;
 
 /// Why stored rows could not be opened, read or trusted.
 #[derive(Debug, Error)]
@@ -200,6 +201,21 @@ pub enum StoreError {
         /// Number of its names.
         n_links: u64,
     },
+    /// A file with rows of a version that the catalog does not have.
+    #[error(
+        "{}: has rows of version {version} that are not pending, and the catalog is of version \
+         {committed}: was it restored from an older copy, or has its log lost its end? Nothing is \
+         written before that is settled: repair the graph, which takes the file in, or move the \
+         file to a folder `quarantine` beside it, which gives these rows up", file.display()
+    )]
+    LaterFile {
+        /// The file.
+        file: PathBuf,
+        /// Newest version that it has rows of.
+        version: u32,
+        /// Version of the catalog.
+        committed: u32,
+    },
     /// A change of a graph that was opened for reading.
     #[error("{}: opened for reading; open it for writing to put, commit or compact", dir.display())]
     ReadOnly {
@@ -238,6 +254,31 @@ pub enum StoreError {
         oldest: u32,
         /// Newest committed version.
         newest: u32,
+    },
+    /// A version that was made by another commit than the one asked for.
+    #[error(
+        "partition {part} has version {found} here, and version {asked} was asked for: two histories \
+         have made it; read from a copy of the history that is wanted, or begin again with this one"
+    )]
+    OtherHistory {
+        /// The partition.
+        part: PartId,
+        /// The version asked for.
+        asked: VersionId,
+        /// The version of that number here.
+        found: VersionId,
+    },
+    /// Partitions whose versions no crash explains.
+    #[error(
+        "{}: its partitions are not of one history: {versions}. Fetch those that were restored or \
+         fetched on their own again, or accept their rows as they are by aligning them",
+        dir.display()
+    )]
+    HistoriesDiffer {
+        /// Folder of the graph.
+        dir: PathBuf,
+        /// The partitions with their versions.
+        versions: String,
     },
     /// A version that is too far ahead of the committed one.
     #[error(
@@ -385,6 +426,7 @@ impl StoreError {
             | Self::Locked { dir: file }
             | Self::Unsuited { dir: file, .. }
             | Self::HardLinked { file, .. }
+            | Self::LaterFile { file, .. }
             | Self::ReadOnly { dir: file }
             | Self::Forked { dir: file }
             | Self::Follows { dir: file, .. }
@@ -402,6 +444,7 @@ impl StoreError {
             Self::Locked { .. }
             | Self::Unsuited { .. }
             | Self::HardLinked { .. }
+            | Self::LaterFile { .. }
             | Self::Forked { .. }
             | Self::Busy { .. }
             | Self::Follows { .. }

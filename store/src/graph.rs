@@ -16,7 +16,7 @@ use crate::file_system::{Disk, FileSystem};
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
 use crate::sealed_text::read_text;
-use crate::segment::{Segment, SegmentIdentity};
+use crate::segment::{Segment, SegmentIdentity, identity_of};
 use crate::tensor::TensorSpec;
 
 /// Name of the file that makes a folder a graph.
@@ -236,6 +236,27 @@ impl Graph {
         delta: &DeltaRecord,
     ) -> Result<Segment, StoreError> {
         self.open_file(&self.delta_identity(part, tensor, delta), &delta.record)
+    }
+
+    /// Opens a file of a partition that no record may name, as it describes itself; `None` unless
+    /// it says that it is the segment or delta of `tensor` whose newest version, by its name, is
+    /// `version`.
+    pub(crate) fn open_as_named(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        file: &str,
+        version: u32,
+    ) -> Result<Option<Segment>, StoreError> {
+        let path = self.part_dir(part).join(file);
+        let reader = self.device.open(&path).map_err(StoreError::io(&path, "open"))?;
+        let Some(found) = identity_of(&*reader) else { return Ok(None) };
+        let mut expected = self.segment_identity(part, tensor, version, found.segment);
+        if file.ends_with(".delta") {
+            expected.delta_of = Some(expected.n_rows);
+            expected.n_rows = found.n_rows;
+        }
+        Segment::open(&*self.device, &path, &expected).map(Some)
     }
 
     fn open_file(

@@ -60,6 +60,7 @@ pub mod tensor;
 pub mod transfer;
 pub mod update;
 pub mod verify;
+pub mod version_id;
 
 pub use dtype::Dtype;
 pub use embedded::EmbeddedStore;
@@ -70,3 +71,4 @@ pub use reader::{OpenOptions, ReaderKind};
 pub use row::RowIdx;
 pub use tensor::TensorSpec;
 pub use update::{GraphHandle, OpenMode, View};
+pub use version_id::{CommitId, VersionId};

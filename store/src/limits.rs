@@ -36,8 +36,11 @@ pub const MAX_PUT_BYTES: u64 = 256 << 20;
 /// Most versions that one commit makes, each with a sync of every partition.
 pub const MAX_VERSIONS_AHEAD: u32 = 1 << 16;
 
-/// Commits of a partition whose numbers it keeps: a follower that is further behind starts again.
-pub const COMMITS_KEPT: u32 = 1024;
+/// Commits of a partition whose ids its catalog keeps: 20 MB of them.
+pub const COMMITS_KEPT: u32 = 1 << 20;
+
+/// Commits that a manifest lists: the last ones.
+pub const COMMITS_LISTED: u32 = 1024;
 
 const _: () = assert!(MAX_PUT_BYTES >= MAX_ROW_BYTES as u64);
 const _: () = assert!(MAX_EXTENT_BYTES.is_multiple_of(PAGE_BYTES));

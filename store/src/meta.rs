@@ -1,6 +1,9 @@
 //! `graph.toml`: what a graph is. Written once, atomically, at the end of an import, as a
 //! sealed text (`sealed_text.rs`).
 
+use std::collections::BTreeMap;
+
+use lodestore_graph::topology::Direction;
 use lodestore_graph::{BookError, PartitionBook};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,13 +17,16 @@ use crate::tensor::{TensorSpec, TensorSpecError};
 pub(crate) const FOLLOWS_FILE: &str = "follows";
 
 /// Newest format of a graph that this release writes and reads.
-pub const GRAPH_FORMAT_VERSION: u32 = 1;
+pub const GRAPH_FORMAT_VERSION: u32 = 2;
+
+/// Format of a graph of which no tensor was dropped: older releases read it too.
+const FIRST_FORMAT_VERSION: u32 = 1;
 
 /// Identity, counts, partition bounds and tensors of a graph.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GraphMeta {
-    /// [`GRAPH_FORMAT_VERSION`] of the release that wrote it.
+    /// The oldest format that has what it describes, [`GRAPH_FORMAT_VERSION`] at most.
     pub format_version: u32,
     /// Identity of the graph, in every file of it.
     pub uuid: Uuid,
@@ -34,6 +40,9 @@ pub struct GraphMeta {
     pub bounds: Vec<u32>,
     /// Tensors, in the order of their import.
     pub tensors: Vec<TensorSpec>,
+    /// How often a tensor of this name was dropped, for names of which any was.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dropped: BTreeMap<String, u32>,
 }
 
 /// Why a text is not the description of a graph.
@@ -92,6 +101,52 @@ impl GraphMeta {
         seal_text(&body)
     }
 
+    /// Returns the description of a graph whose tensors are all of its import.
+    #[must_use]
+    pub fn new(
+        uuid: Uuid,
+        book: &PartitionBook,
+        edges: u64,
+        direction: Direction,
+        tensors: Vec<TensorSpec>,
+    ) -> Self {
+        Self {
+            format_version: FIRST_FORMAT_VERSION,
+            uuid,
+            nodes: book.n_nodes(),
+            edges,
+            undirected: direction == Direction::Undirected,
+            bounds: book.bounds().to_vec(),
+            tensors,
+            dropped: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the identity of the tensor called `name`: another one for each tensor that the graph
+    /// has had under this name.
+    ///
+    /// It is derived, so that machines that have parts of the graph and make the same changes agree
+    /// on it.
+    #[must_use]
+    pub fn tensor_uuid(&self, name: &str) -> Uuid {
+        let n_dropped = self.dropped.get(name).copied().unwrap_or(0);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.uuid.as_bytes());
+        hasher.update(&n_dropped.to_le_bytes());
+        hasher.update(name.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    }
+
+    /// Removes the tensor called `name`. Another one of this name is another tensor.
+    pub(crate) fn drop_tensor(&mut self, name: &str) {
+        self.tensors.retain(|tensor| tensor.name != name);
+        let n_dropped = self.dropped.entry(name.to_owned()).or_default();
+        *n_dropped = n_dropped.saturating_add(1);
+        self.format_version = GRAPH_FORMAT_VERSION;
+    }
+
     /// Returns the tensor called `name`.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorSpec> {
@@ -123,7 +178,15 @@ impl GraphMeta {
 /// that comes or goes reaches `graph.toml` and its copies one after the other.
 pub(crate) fn is_copy(text: &[u8], of: &GraphMeta) -> bool {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| GraphMeta::parse(text).ok());
-    parsed.is_some_and(|(copy, _)| GraphMeta { tensors: of.tensors.clone(), ..copy } == *of)
+    parsed.is_some_and(|(copy, _)| {
+        let with_tensors = GraphMeta {
+            tensors: of.tensors.clone(),
+            dropped: of.dropped.clone(),
+            format_version: of.format_version,
+            ..copy
+        };
+        with_tensors == *of
+    })
 }
 
 #[cfg(test)]
@@ -143,6 +206,7 @@ mod tests {
                 TensorSpec::new("feat", Dtype::F32, 1433).unwrap(),
                 TensorSpec::new("label", Dtype::I64, 1).unwrap(),
             ],
+            dropped: BTreeMap::new(),
         }
     }
 
@@ -157,6 +221,27 @@ mod tests {
         let (meta, book) = GraphMeta::parse(&cora().to_text()).unwrap();
         assert_eq!(meta, cora());
         assert_eq!(book.n_parts(), 3);
+    }
+
+    #[test]
+    fn a_tensor_that_was_dropped_and_made_again_is_another_one() {
+        let mut meta = cora();
+        let of_import = meta.tensor_uuid("label");
+        assert_ne!(of_import, meta.tensor_uuid("feat"));
+        assert_ne!(
+            of_import,
+            GraphMeta { uuid: Uuid::from_u128(6), ..cora() }.tensor_uuid("label")
+        );
+        assert!(!meta.to_text().contains("dropped"), "older releases read it");
+        let label = meta.tensor("label").unwrap().clone();
+        meta.drop_tensor("label");
+        meta.tensors.push(label);
+        let again = meta.tensor_uuid("label");
+        assert_ne!(again, of_import);
+        assert_eq!(GraphMeta::parse(&meta.to_text()).unwrap().0, meta);
+        assert!(is_copy(cora().to_text().as_bytes(), &meta), "of before it was dropped");
+        meta.drop_tensor("label");
+        assert!(![of_import, again].contains(&meta.tensor_uuid("label")));
     }
 
     #[test]
@@ -178,8 +263,8 @@ mod tests {
     #[test]
     fn sealed_nonsense_is_refused_by_name() {
         let parse = |change: fn(&str) -> String| GraphMeta::parse(&sealed(change)).unwrap_err();
-        let newer = parse(|t| t.replace("format_version = 1", "format_version = 2\nnews = 1"));
-        assert!(matches!(newer, MetaError::Newer { found: 2 }));
+        let newer = parse(|t| t.replace("format_version = 1", "format_version = 3\nnews = 1"));
+        assert!(matches!(newer, MetaError::Newer { found: 3 }));
         let unknown = parse(|t| t.replace("nodes", "colour = 1\nnodes"));
         assert!(unknown.to_string().contains("colour"), "{unknown}");
         let nodes = parse(|t| t.replace("nodes = 2708", "nodes = 2709"));

@@ -1,63 +1,47 @@
-//! Rules of documents: their lengths, and that what they name exists.
+//! Paths and functions that documents name exist.
 
 use crate::Finding;
 use crate::tree::{File, Tree, root};
 
-/// Most bytes of documents.
-const LENGTHS: &[(&str, usize)] = &[
-    ("README.md", 6 << 10),
-    ("ARCHITECTURE.md", 12 << 10),
-    ("CHANGELOG.md", 3 << 10),
-    ("CONTRIBUTING.md", 4 << 10),
-    ("benches/RESULTS.md", 15 << 10),
-    ("docs/guide.md", 12 << 10),
-    ("docs/operations.md", 15 << 10),
-    ("docs/replication.md", 8 << 10),
-    ("docs/protocol.md", 7 << 10),
-    ("docs/glossary.md", 4 << 10),
-    ("docs/decisions/0", 4 << 10),
-];
-
-/// Beginnings of paths of the repository.
+/// Folders whose paths are checked.
 const FOLDERS: &[&str] = &[
-    "benches/", "bucket/", "cache/", "cli/", "client/", "docs/", "fuzz/", "graph/", "import/",
-    "python/", "schema/", "server/", "store/", "tests/", "trainer/",
+    "benches/", "bucket/", "cache/", "cli/", "client/", "deploy/", "docs/", "fuzz/", "graph/",
+    "import/", "lab/", "python/", "schema/", "server/", "store/", "tests/", "trainer/",
 ];
 
-/// Checks a document.
-pub(crate) fn check(file: &File, tree: &Tree, findings: &mut Vec<Finding>) {
-    if !file.path.ends_with(".md") {
-        return;
-    }
-    let limit = LENGTHS.iter().find(|(path, _)| file.path.starts_with(path));
-    if let Some((_, limit)) = limit.filter(|(_, limit)| file.text.len() > *limit) {
-        let detail = format!("{} bytes, at most {limit}", file.text.len());
-        findings.push(Finding::new("document lengths", file, 1, detail));
-    }
-    for (at, line) in file.text.lines().enumerate() {
-        let mut last = None;
-        for name in line.split('`').skip(1).step_by(2) {
-            if is_path(name) {
-                last = Some(name);
-                if tree.get(name).is_none() && !root().join(name).exists() {
-                    findings.push(Finding::new("dead paths", file, at + 1, name));
-                }
-            } else if let Some(target) =
-                last.and_then(|path| tree.get(path)).filter(|_| is_table(file))
-            {
-                let item = name.rsplit("::").next().unwrap_or(name);
-                if is_item(item) && !target.text.contains(item) {
-                    let detail = format!("{name} is not in {}", target.path);
-                    findings.push(Finding::new("dead paths", file, at + 1, detail));
-                }
+/// The document that names functions beside their files.
+const MAP: &str = "ARCHITECTURE.md";
+
+/// Checks each document.
+pub(crate) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+    for file in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
+        for (at, line) in file.text.lines().enumerate() {
+            for detail in dead_names(line, file, tree) {
+                findings.push(Finding::new("dead paths", &file.path, at + 1, detail));
             }
         }
     }
 }
 
-/// Returns whether a document names functions beside their files.
-fn is_table(file: &File) -> bool {
-    file.path == "ARCHITECTURE.md"
+/// Returns the paths of a line that do not exist. In the map, also the items that the file named
+/// before them does not have.
+fn dead_names(line: &str, document: &File, tree: &Tree) -> Vec<String> {
+    let mut dead = Vec::new();
+    let mut source = None;
+    for name in line.split('`').skip(1).step_by(2) {
+        if is_path(name) {
+            source = tree.get(name);
+            if source.is_none() && !root().join(name).exists() {
+                dead.push(name.to_owned());
+            }
+        } else if let Some(source) = source.filter(|_| document.path == MAP) {
+            let item = name.rsplit("::").next().unwrap_or(name);
+            if is_item(item) && !source.text.contains(item) {
+                dead.push(format!("{name} is not in {}", source.path));
+            }
+        }
+    }
+    dead
 }
 
 fn is_path(name: &str) -> bool {
@@ -71,27 +55,22 @@ fn is_item(name: &str) -> bool {
 }
 
 #[cfg(test)]
-fn found(path: &str, text: &str) -> Vec<&'static str> {
-    let tree = Tree::of(&[(path, text), ("store/src/a.rs", "fn plan() {}")]);
+fn found(path: &str, text: &str) -> Vec<String> {
     let mut findings = Vec::new();
-    check(&tree.files[0], &tree, &mut findings);
-    findings.iter().map(|finding| finding.rule).collect()
+    check(&Tree::of(&[(path, text), ("store/src/a.rs", "fn plan() {}")]), &mut findings);
+    findings.into_iter().map(|finding| finding.detail).collect()
 }
 
 #[test]
-fn documents_have_lengths() {
-    assert_eq!(found("README.md", &"x".repeat(6145)), ["document lengths"]);
-    assert_eq!(found("README.md", &"x".repeat(6144)), [""; 0]);
-    assert_eq!(found("docs/decisions/0001-a.md", &"x".repeat(4097)), ["document lengths"]);
+fn paths_in_documents_exist() {
+    let good = "`store/src/a.rs`, `store/none`, `other/b.rs`, `store/*.rs`";
+    assert_eq!(found("docs/a.md", good), [""; 0]);
+    assert_eq!(found("docs/a.md", "`store/src/b.rs`"), ["store/src/b.rs"]);
 }
 
 #[test]
-fn what_documents_name_exists() {
-    assert_eq!(
-        found("docs/a.md", "`store/src/a.rs`, `store/none`, `other/b.rs`, `store/*.rs`"),
-        [""; 0]
-    );
-    assert_eq!(found("docs/a.md", "`store/src/b.rs`"), ["dead paths"]);
-    assert_eq!(found("ARCHITECTURE.md", "`store/src/a.rs`: `Row::plan`"), [""; 0]);
-    assert_eq!(found("ARCHITECTURE.md", "`store/src/a.rs`: `read`"), ["dead paths"]);
+fn the_map_names_items_of_files() {
+    assert_eq!(found(MAP, "`store/src/a.rs`: `Row::plan`"), [""; 0]);
+    assert_eq!(found(MAP, "`store/src/a.rs`: `read`"), ["read is not in store/src/a.rs"]);
+    assert_eq!(found("docs/a.md", "`store/src/a.rs`: `read`"), [""; 0]);
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use lodestore_graph::PartId;
+use lodestore_client::remote::CommitOutcome;
+use lodestore_graph::{PartId, PartitionBook};
+use lodestore_store::{Graph, GraphHandle, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
@@ -28,7 +30,7 @@ is no error. A commit that was cut off is finished by the next one. Name all ser
 graph, or a map of them: all of them commit the same number.
 
 Of a graph whose partitions are on several machines its folder has some: --parts names those to
-commit.")]
+commit. A folder whose partitions are not of one history takes no writes until --align.")]
 pub(crate) struct CommitArgs {
     /// Folder of the graph, or addresses of its servers: HOST:PORT, unix:PATH or map:FILE.
     #[arg(required = true, value_name = "GRAPH|ADDR")]
@@ -37,6 +39,11 @@ pub(crate) struct CommitArgs {
     /// here.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     parts: Vec<u16>,
+    /// With a folder: accept its partitions as they are, where they have different versions or come
+    /// from different histories (one was restored from a copy, or fetched on its own): they get one
+    /// new version in common, with all pending rows.
+    #[arg(long, conflicts_with_all = ["parts", "wait_followers"])]
+    align: bool,
     /// With servers: return when N followers of each partition have the version.
     #[arg(long, value_name = "N", conflicts_with = "parts")]
     wait_followers: Option<usize>,
@@ -84,6 +91,12 @@ impl CommitArgs {
             let message = "--parts is for a folder, and --wait-followers for servers";
             return Err(UsageError::new(message).into());
         }
+        if self.align {
+            let Some(folder) = folder else {
+                return Err(UsageError::new("--align is for a folder").into());
+            };
+            return align(folder, console);
+        }
         let start = Instant::now();
         let parts: Vec<PartId> = self.parts.iter().copied().map(PartId).collect();
         let target = Place::find(folder, &self.targets, config)?.open(&parts, true)?;
@@ -91,16 +104,31 @@ impl CommitArgs {
         if let Some(wanted) = self.wait_followers {
             target.wait_for_followers(outcome.version, wanted)?;
         }
+        let report = CommitReport::new(&outcome, target.book(), start);
+        console.report(&report, text)
+    }
+}
+
+/// Makes one version of the partitions in `folder` as they are.
+fn align(folder: &Path, console: &Console) -> Result<()> {
+    let start = Instant::now();
+    let (live, version) = GraphHandle::align(Graph::open(folder)?, &OpenOptions::default())?;
+    let outcome =
+        CommitOutcome { version: version.number, is_new: true, parts: live.part_versions() };
+    console.report(&CommitReport::new(&outcome, live.graph().book(), start), text)
+}
+
+impl CommitReport {
+    fn new(outcome: &CommitOutcome, book: &PartitionBook, start: Instant) -> Self {
         let here: Vec<PartId> = outcome.parts.iter().map(|&(part, _)| part).collect();
-        let part_version = |(part, version): (PartId, u32)| PartVersion { part: part.0, version };
-        let report = CommitReport {
+        let part_version = |&(part, version): &(PartId, u32)| PartVersion { part: part.0, version };
+        Self {
             version: outcome.version,
             committed: outcome.is_new,
-            parts: outcome.parts.into_iter().map(part_version).collect(),
-            absent: remote_parts(target.book(), &here),
+            parts: outcome.parts.iter().map(part_version).collect(),
+            absent: remote_parts(book, &here),
             seconds: start.elapsed().as_secs_f64(),
-        };
-        console.report(&report, text)
+        }
     }
 }
 

@@ -11,13 +11,17 @@ pub(super) const LOSSES: &[u8] = b"losses";
 pub(super) const HOLDERS: &[u8] = b"holders";
 /// The version that a commit has prepared.
 pub(super) const PREPARED: &[u8] = b"prepared";
+/// The partitions that had rows of the last commit.
+pub(super) const CHANGED: &[u8] = b"changed";
+/// The version at which the partition came into the folder.
+pub(super) const JOINED: &[u8] = b"joined";
 
 /// Prefixes of the keys of all segments, deltas, prepared deltas, released segments, and pending
 /// rows.
 pub(super) const SEGMENTS: &[u8] = b"segment/";
 pub(super) const DELTAS: &[u8] = b"delta/";
 pub(super) const PREPARED_DELTAS: &[u8] = b"prepared/";
-/// Numbers of commits, by version.
+/// Ids of commits, by version.
 pub(super) const COMMITS: &[u8] = b"commit/";
 /// Segments of tensors that are on their way into `graph.toml`.
 pub(super) const NEW_SEGMENTS: &[u8] = b"new/";
@@ -55,7 +59,7 @@ pub(super) fn row(tensor: &str, version: u32, row: RowIdx) -> Vec<u8> {
     [ROWS, tensor.as_bytes(), b"/", &version.to_be_bytes(), &row.0.to_be_bytes()].concat()
 }
 
-/// Returns the key of the number that the commit of `version` has drawn.
+/// Returns the key of the commit of `version`.
 pub(super) fn commit(version: u32) -> Vec<u8> {
     [COMMITS, &version.to_be_bytes()].concat()
 }
@@ -80,6 +84,11 @@ pub(super) fn is_put_id(key: &[u8]) -> bool {
 /// Returns the version or the row at the end of a key, given what follows its prefix.
 pub(super) fn number(suffix: &[u8]) -> Option<u32> {
     suffix.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// Returns the number in a value of four bytes.
+pub(super) fn little_endian(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_le_bytes)
 }
 
 /// Returns the version and row in the key of a pending row, given what follows its prefix.

@@ -1,8 +1,10 @@
 //! Repair's changes of catalogs.
 
-use super::{Catalog, CommitId, DeltaRecord, Pair, SegmentRecord, broken, keys};
+use super::segments::prepared_change;
+use super::{Catalog, DeltaRecord, Pair, SegmentRecord, broken, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
+use crate::version_id::{CommitId, SegmentMask, VersionId};
 
 /// Pending rows are copied in batches of about this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
@@ -53,7 +55,7 @@ impl Catalog {
         records: &[TensorRecord],
         deltas: &[TensorDelta],
         version: u32,
-        commits: &[CommitId],
+        commits: &[VersionId],
     ) -> Result<(), StoreError> {
         let mut changes = self.record_changes(records, deltas, version)?;
         changes.extend(self.commit_changes(commits)?);
@@ -82,13 +84,22 @@ impl Catalog {
             })?;
         }
         let mut prepared = None;
+        let part = self.identity()?.1 as u16;
         for TensorDelta { tensor, delta, is_prepared } in deltas {
             let kind = if *is_prepared { keys::PREPARED_DELTAS } else { keys::DELTAS };
             changes.push(keys::put(kind, tensor, delta.version, delta.to_bytes()));
-            prepared = prepared.or(is_prepared.then_some(delta.version));
+            if *is_prepared {
+                let mask = SegmentMask::new(part, tensor, delta.first, delta.version);
+                let commit = CommitId::of_segment(delta.record.segment, mask);
+                prepared = prepared.or(Some(VersionId::new(delta.version, commit)));
+            }
         }
-        let prepared = prepared.map(|version| version.to_le_bytes().to_vec());
-        changes.push(Change::set(keys::PREPARED.to_vec(), prepared));
+        changes.push(match prepared {
+            Some(version) => prepared_change(version),
+            None => Change::Delete(keys::PREPARED.to_vec()),
+        });
+        // They are of a commit that another catalog has recorded.
+        changes.push(Change::Delete(keys::CHANGED.to_vec()));
         changes.push(self.format_change()?);
         Ok(changes)
     }

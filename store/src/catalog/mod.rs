@@ -13,12 +13,16 @@
 //! prepared/NAME/VERSION       as delta/NAME/VERSION: written by a commit that is not published yet
 //! new/NAME/VERSION            as segment/NAME/VERSION, of a tensor that graph.toml may not list
 //!                             yet
-//! prepared                    the version that a commit has prepared u32; absent without one
+//! prepared                    the version that a commit has prepared u32 | the commit 16; absent
+//!                             without one; of older releases without the commit
 //! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
 //! put/VERSION ID              empty: the put of this number 16 was for the version; removed two
 //!                             versions later
-//! commit/VERSION              the number 16 that the commit of the version has drawn; kept for
-//!                             the last commits
+//! commit/VERSION              the id 16 of the commit that made the version; kept for the last
+//!                             2^20 versions, absent for an import's
+//! changed                     a version u32 | the partitions that had rows of its commit, among
+//!                             those of the process that made it, as a portable roaring bitmap
+//! joined                      the version u32 at which the partition came into this folder
 //! lost/NAME/VERSION           as segment/NAME/VERSION: the record that the segment had before
 //!                             repair declared rows of it lost
 //! losses                      what a repair that built or changed this catalog could not keep, as
@@ -52,7 +56,7 @@ use std::sync::Arc;
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-pub(crate) use commits::CommitId;
+pub(crate) use commits::ChangedParts;
 pub(crate) use mend::{TensorDelta, TensorRecord};
 pub(crate) use pairs::Pair;
 pub use segments::SegmentRecord;
@@ -65,7 +69,7 @@ use crate::new_file::check_moves;
 use health::Health;
 
 /// Newest catalog format that this release writes and reads.
-pub const CATALOG_FORMAT_VERSION: u32 = 2;
+pub const CATALOG_FORMAT_VERSION: u32 = 3;
 
 /// The open catalog of one partition.
 #[derive(Debug)]

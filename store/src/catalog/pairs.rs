@@ -2,7 +2,8 @@
 
 use std::ops::ControlFlow;
 
-use super::commits::commit_of;
+use super::commits::{changed_of, commit_of};
+use super::segments::prepared_of;
 use super::{Catalog, DeltaRecord, SegmentRecord, keys};
 use crate::error::StoreError;
 use crate::row::RowIdx;
@@ -18,10 +19,14 @@ pub(crate) enum Pair<'a> {
     GraphCopy(&'a [u8]),
     /// Losses of an earlier repair, one per line.
     Losses(&'a [u8]),
-    /// The number of a commit.
+    /// The id of a commit.
     Commit,
     /// The number of a put.
     PutId,
+    /// The partitions that had rows of the last commit.
+    Changed,
+    /// The version at which the partition came into the folder.
+    Joined,
     /// How many servers were to take puts of the partition, of an older release.
     Holders,
     /// The segment of a tensor, or the reason why it is unknown.
@@ -76,7 +81,9 @@ impl<'a> Pair<'a> {
             keys::GRAPH_COPY => Self::GraphCopy(value),
             keys::LOSSES => Self::Losses(value),
             keys::HOLDERS => Self::Holders,
-            keys::PREPARED => Self::PreparedVersion(value.try_into().ok().map(u32::from_le_bytes)),
+            keys::PREPARED => Self::PreparedVersion(prepared_of(value).map(|it| it.number)),
+            keys::CHANGED if changed_of(value).is_some() => Self::Changed,
+            keys::JOINED if keys::little_endian(value).is_some() => Self::Joined,
             _ => match newer_record(key, value) {
                 Some(format) => Self::Newer { format },
                 None => Self::of_kind(key, value).unwrap_or(Self::Unknown),

@@ -3,10 +3,14 @@
 
 use uuid::Uuid;
 
-use super::{CATALOG_FORMAT_VERSION, Catalog, broken, commits, keys};
+use super::{Catalog, ChangedParts, broken, commits, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
 use crate::segment::{SegmentDigest, SegmentIdentity};
+use crate::version_id::{CommitId, VersionId};
+
+/// Newest format of a record that this release writes and reads.
+const RECORD_FORMAT_VERSION: u32 = 2;
 
 /// A segment as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ impl SegmentRecord {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = CATALOG_FORMAT_VERSION.to_le_bytes().to_vec();
+        let mut bytes = RECORD_FORMAT_VERSION.to_le_bytes().to_vec();
         bytes.extend_from_slice(self.segment.as_bytes());
         bytes.extend_from_slice(&self.n_rows.to_le_bytes());
         bytes.extend_from_slice(&self.row_bytes.to_le_bytes());
@@ -44,14 +48,14 @@ impl SegmentRecord {
     /// Returns the format of a record that only a later release reads.
     pub(super) fn newer_format(bytes: &[u8]) -> Option<u32> {
         let format = Fields(bytes).u32().ok()?;
-        (format > CATALOG_FORMAT_VERSION).then_some(format)
+        (format > RECORD_FORMAT_VERSION).then_some(format)
     }
 
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut fields = Fields(bytes);
         let format = fields.u32()?;
-        if format > CATALOG_FORMAT_VERSION {
-            return Err(format!("format {format}, this release reads {CATALOG_FORMAT_VERSION}"));
+        if format > RECORD_FORMAT_VERSION {
+            return Err(format!("format {format}, this release reads {RECORD_FORMAT_VERSION}"));
         }
         let segment = Uuid::from_bytes(fields.take()?);
         let (n_rows, row_bytes, digest) = (fields.u32()?, fields.u32()?, fields.take()?);
@@ -93,6 +97,24 @@ impl DeltaRecord {
         }
         Ok(Self { first, version, record })
     }
+}
+
+/// Returns the change that records the version that a commit has prepared.
+pub(super) fn prepared_change(version: VersionId) -> Change {
+    let mut value = version.number.to_le_bytes().to_vec();
+    value.extend_from_slice(&version.commit.to_bytes());
+    Change::Put(keys::PREPARED.to_vec(), value)
+}
+
+/// Returns the version that a commit has prepared, if the value is such a record. Older releases
+/// recorded the number alone.
+pub(super) fn prepared_of(value: &[u8]) -> Option<VersionId> {
+    let (number, commit) = value.split_first_chunk::<4>()?;
+    let commit = match commit {
+        [] => CommitId::UNKNOWN,
+        commit => CommitId::from_bytes(commit.try_into().ok()?),
+    };
+    Some(VersionId::new(u32::from_le_bytes(*number), commit))
 }
 
 /// Bytes of a record or a manifest that are left to be read.
@@ -190,42 +212,44 @@ impl Catalog {
     }
 
     /// Returns the version that a commit has prepared and not published, if there is one.
-    pub(crate) fn prepared_version(&self) -> Result<Option<u32>, StoreError> {
+    pub(crate) fn prepared_version(&self) -> Result<Option<VersionId>, StoreError> {
         let Some(bytes) = self.get(keys::PREPARED)? else { return Ok(None) };
-        let bytes = <[u8; 4]>::try_from(bytes.as_slice())
-            .map_err(|_| broken(&self.dir, "the prepared version cannot be read".to_owned()))?;
-        Ok(Some(u32::from_le_bytes(bytes)))
+        let reason = || "the prepared version cannot be read".to_owned();
+        prepared_of(&bytes).map(Some).ok_or_else(|| broken(&self.dir, reason()))
     }
 
-    /// Records what a commit has written of `version`, and removes the rows that were pending for
+    /// Records what a commit has written of a version, and removes the rows that were pending for
     /// it. All of it happens or nothing, and it is durable on return. Nothing of it is visible yet.
     pub(crate) fn prepare(
         &self,
-        version: u32,
+        version: VersionId,
         deltas: &[(&str, DeltaRecord)],
     ) -> Result<(), StoreError> {
         let mut changes: Vec<Change> = vec![self.format_change()?];
         // A put for the version before may have lost its answer, and be repeated.
-        let (from, to) = keys::put_ids_before(version.saturating_sub(1));
+        let (from, to) = keys::put_ids_before(version.number.saturating_sub(1));
         changes.push(Change::DeleteRange(from, to));
         for (tensor, delta) in deltas {
             let record = delta.to_bytes();
-            changes.push(keys::put(keys::PREPARED_DELTAS, tensor, version, record));
-            let (from, to) = keys::row_range(tensor, 0, version);
+            changes.push(keys::put(keys::PREPARED_DELTAS, tensor, version.number, record));
+            let (from, to) = keys::row_range(tensor, 0, version.number);
             changes.push(Change::DeleteRange(from, to));
         }
-        changes.push(Change::Put(keys::PREPARED.to_vec(), version.to_le_bytes().to_vec()));
+        changes.push(prepared_change(version));
         self.write(&changes)
     }
 
-    /// Makes `version` the committed one, with the deltas that were prepared for it over the layers
-    /// of these tensors. All of it happens or nothing, and it is durable on return.
+    /// Makes `commit` the committed version, with the deltas that were prepared for it over the
+    /// layers of these tensors. `changed` has the partitions that had rows of it. All of it happens
+    /// or nothing, and it is durable on return.
     pub(crate) fn publish<'a>(
         &self,
-        version: u32,
+        commit: VersionId,
         tensors: impl IntoIterator<Item = &'a str>,
+        changed: &ChangedParts,
     ) -> Result<(), StoreError> {
-        let mut changes = Vec::new();
+        let version = commit.number;
+        let mut changes = vec![self.format_change()?];
         for tensor in tensors {
             if let Some(delta) = self.prepared_delta(tensor, version)? {
                 changes.push(keys::delete(keys::PREPARED_DELTAS, tensor, version));
@@ -234,7 +258,8 @@ impl Catalog {
         }
         changes.push(Change::Delete(keys::PREPARED.to_vec()));
         changes.push(Change::Put(keys::VERSION.to_vec(), version.to_le_bytes().to_vec()));
-        changes.extend(commits::noted(version));
+        changes.push(Change::Put(keys::CHANGED.to_vec(), changed.to_bytes()));
+        changes.extend(commits::noted(commit));
         self.write(&changes)
     }
 

@@ -2,6 +2,7 @@ use std::fs;
 
 use super::*;
 use crate::file_system::Disk;
+use crate::version_id::{CommitId, VersionId};
 
 fn record() -> SegmentRecord {
     SegmentRecord {
@@ -157,29 +158,64 @@ fn deltas_that_overlap_the_segment_or_each_other_are_refused() {
     }
 }
 
+fn commit(number: u32) -> VersionId {
+    VersionId::new(number, CommitId::draw())
+}
+
 #[test]
-fn commits_are_numbered_remembered_for_long_and_then_forgotten() {
+fn commits_are_remembered_for_long_and_then_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("catalog");
     let catalog = Catalog::create(&Disk, &path, graph(), PartId(2), "").unwrap();
     catalog.commit_version(1, [("feat", &record())]).unwrap();
-    assert_eq!((catalog.commit_id(1).unwrap(), catalog.commits(1).unwrap()), (None, Vec::new()));
+    assert_eq!(catalog.commit_id(1).unwrap(), CommitId::UNKNOWN);
+    assert_eq!(catalog.commits(1).unwrap(), []);
     let kept = crate::limits::COMMITS_KEPT;
-    for version in [5, 6, 7, kept + 5, kept + 6] {
-        catalog.publish(version, []).unwrap();
+    let made = [5, 6, 7, kept + 5, kept + 6].map(commit);
+    for &version in &made {
+        let parts = [2].into_iter().collect();
+        let changed = ChangedParts { version: version.number, parts };
+        catalog.publish(version, [], &changed).unwrap();
+        assert_eq!(catalog.changed_parts().unwrap(), Some(changed));
     }
-    let commits = catalog.commits(u32::MAX).unwrap();
-    let versions: Vec<u32> = commits.iter().map(|it| it.version).collect();
-    assert_eq!(versions, [7, kept + 5, kept + 6]);
-    assert_eq!(catalog.commits(kept + 5).unwrap(), commits[..2]);
-    assert_eq!(catalog.commit_id(7).unwrap(), Some(commits[0].id));
-    assert!(commits[0].id != commits[1].id && commits[1].id != commits[2].id);
-    // Those of another catalog take their place.
-    let other = CommitId { id: Uuid::from_u128(3), ..commits[0] };
-    catalog.replace_commits(&[other, commits[2]]).unwrap();
-    assert_eq!(catalog.commits(u32::MAX).unwrap(), [other, commits[2]]);
+    assert_eq!(catalog.commit_id(5).unwrap(), CommitId::UNKNOWN, "forgotten");
+    assert_eq!(catalog.commit_id(7).unwrap(), made[2].commit);
+    assert_eq!(catalog.commits(u32::MAX).unwrap(), [], "none of the last ones");
+    assert_eq!(catalog.commits(kept + 6).unwrap(), made[3..]);
+    assert_eq!(catalog.commits(kept + 5).unwrap(), made[3..4]);
+    assert_eq!(catalog.commits(8).unwrap(), made[2..3]);
     catalog.write(&[Change::Put(keys::commit(9), vec![1; 15])]).unwrap();
     let damaged = catalog.commits(9).unwrap_err().to_string();
     assert!(damaged.contains("16 bytes"), "{damaged}");
     assert!(catalog.commit_id(9).is_err());
+}
+
+#[test]
+fn commits_of_another_catalog_take_the_place_of_those_of_another_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog =
+        Catalog::create(&Disk, &dir.path().join("catalog"), graph(), PartId(2), "").unwrap();
+    let made = [3, 4, 5, 6].map(commit);
+    catalog.replace_commits(&made).unwrap();
+    let later = [made[2], commit(7)];
+    catalog.replace_commits(&later).unwrap();
+    let expected = [made[0], made[1], made[2], later[1]];
+    assert_eq!(catalog.commits(9).unwrap(), expected, "those before are of the same history");
+    let other = [commit(5), commit(8)];
+    catalog.replace_commits(&other).unwrap();
+    assert_eq!(catalog.commits(9).unwrap(), other);
+}
+
+#[test]
+fn a_prepared_version_of_an_older_release_has_no_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog =
+        Catalog::create(&Disk, &dir.path().join("catalog"), graph(), PartId(2), "").unwrap();
+    let version = commit(2);
+    catalog.prepare(version, &[]).unwrap();
+    assert_eq!(catalog.prepared_version().unwrap(), Some(version));
+    catalog.write(&[Change::Put(keys::PREPARED.to_vec(), 2u32.to_le_bytes().to_vec())]).unwrap();
+    assert_eq!(catalog.prepared_version().unwrap(), Some(2.into()));
+    catalog.write(&[Change::Put(keys::PREPARED.to_vec(), vec![0; 19])]).unwrap();
+    assert!(catalog.prepared_version().is_err());
 }

@@ -64,7 +64,7 @@ impl Manifest {
         for tensor in &mut earlier.tensors {
             tensor.deltas.retain(|delta| delta.version <= version);
         }
-        earlier.commits.retain(|commit| commit.version <= version);
+        earlier.commits.retain(|commit| commit.number <= version);
         Some(earlier)
     }
 }

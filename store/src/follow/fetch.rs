@@ -236,7 +236,7 @@ fn find(
     name: &str,
 ) -> Result<(SegmentIdentity, SegmentRecord), StoreError> {
     let part = manifest.part;
-    for ManifestTensor { name: tensor, base: (version, base), deltas } in &manifest.tensors {
+    for ManifestTensor { name: tensor, base: (version, base), deltas, .. } in &manifest.tensors {
         if base.file == name {
             let tensor = graph.tensor(tensor)?;
             let identity = graph.segment_identity(part, tensor, *version, base.segment);

@@ -6,12 +6,15 @@ use std::collections::BTreeSet;
 use lodestore_graph::PartId;
 use uuid::Uuid;
 
-use crate::catalog::{CommitId, DeltaRecord, Fields, SegmentRecord, TensorDelta, TensorRecord};
+use crate::catalog::{DeltaRecord, Fields, SegmentRecord, TensorDelta, TensorRecord};
 use crate::graph::{delta_file, segment_file};
-use crate::limits::COMMITS_KEPT;
+use crate::limits::COMMITS_LISTED;
+use crate::version_id::{CommitId, VersionId};
 
 /// First bytes of a manifest.
-const MAGIC: &[u8; 8] = b"LODEMAN2";
+const MAGIC: &[u8; 8] = b"LODEMAN3";
+/// First bytes of a manifest of a release that knew tensors by their names alone.
+const MAGIC_WITHOUT_UUIDS: &[u8; 8] = b"LODEMAN2";
 /// Bytes of the checksum at its end.
 const CHECKSUM_BYTES: usize = 32;
 
@@ -25,7 +28,7 @@ pub struct Manifest {
     /// In the order of the graph's description.
     pub(crate) tensors: Vec<ManifestTensor>,
     /// The last commits up to the version, ascending.
-    pub(crate) commits: Vec<CommitId>,
+    pub(crate) commits: Vec<VersionId>,
 }
 
 /// How two manifests of a partition relate.
@@ -47,6 +50,8 @@ pub enum Succession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManifestTensor {
     pub(crate) name: String,
+    /// Identity of the tensor; nil in a manifest that has none.
+    pub(crate) uuid: Uuid,
     /// Version and record of the segment that has every row.
     pub(crate) base: (u32, SegmentRecord),
     pub(crate) deltas: Vec<DeltaRecord>,
@@ -71,6 +76,19 @@ impl Manifest {
         self.version
     }
 
+    /// Returns the version, with the commit that made it.
+    #[must_use]
+    pub fn version_id(&self) -> VersionId {
+        VersionId::new(self.version, self.commit_of(self.version))
+    }
+
+    /// Returns the commit that made a version, where it is among those that are listed.
+    #[must_use]
+    pub fn commit_of(&self, number: u32) -> CommitId {
+        let listed = self.commits.iter().find(|commit| commit.number == number);
+        listed.map_or(CommitId::UNKNOWN, |commit| commit.commit)
+    }
+
     /// Returns how this manifest relates to another one of the same partition.
     #[must_use]
     pub fn succession(&self, other: &Self) -> Succession {
@@ -83,7 +101,7 @@ impl Manifest {
             return Succession::Apart;
         }
         let commit_of =
-            |of: &Self| of.commits.iter().find(|it| it.version == earlier.version).copied();
+            |of: &Self| of.commits.iter().find(|it| it.number == earlier.version).copied();
         match (commit_of(earlier), commit_of(later)) {
             // The version of an import has none: every history of the graph begins with it.
             (None, None) if earlier.commits.is_empty() => result,
@@ -95,15 +113,16 @@ impl Manifest {
 
     /// Returns whether it has forgotten the commit of a version.
     fn begins_after(&self, version: u32) -> bool {
-        self.commits.len() as u64 >= u64::from(COMMITS_KEPT)
-            && self.commits.first().is_some_and(|oldest| oldest.version > version)
+        self.commits.len() as u64 >= u64::from(COMMITS_LISTED)
+            && self.commits.first().is_some_and(|oldest| oldest.number > version)
     }
 
-    /// Returns whether two manifests name the same tensors.
+    /// Returns whether two manifests have the same tensors.
     #[must_use]
     pub fn has_tensors_of(&self, other: &Self) -> bool {
-        let names = |of: &'_ Self| of.tensors.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-        names(self) == names(other)
+        let pairs = self.tensors.iter().zip(&other.tensors);
+        self.tensors.len() == other.tensors.len()
+            && pairs.into_iter().all(|(ours, theirs)| ours.is_of(&theirs.name, theirs.uuid))
     }
 
     /// Returns what identifies the bytes of a file: the uuid in its header and the digest of its
@@ -150,10 +169,10 @@ impl Manifest {
     /// Returns the bytes of the manifest, little-endian:
     ///
     /// - magic 8, graph 16, partition u16, version u32;
-    /// - number of tensors u16, and for each: name (u16 and bytes), version of the segment u32, its
-    ///   record (u16 and bytes), number of deltas u16;
+    /// - number of tensors u16, and for each: name (u16 and bytes), uuid 16, version of the segment
+    ///   u32, its record (u16 and bytes), number of deltas u16;
     /// - for each delta of the tensor: first version u32, version u32, record (u16 and bytes);
-    /// - number of commits u16, and for each: version u32, number 16;
+    /// - number of commits u16, and for each: version u32, id 16;
     /// - BLAKE3 of all that.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -162,8 +181,9 @@ impl Manifest {
         bytes.extend_from_slice(&self.part.0.to_le_bytes());
         bytes.extend_from_slice(&self.version.to_le_bytes());
         push_count(&mut bytes, self.tensors.len());
-        for ManifestTensor { name, base: (version, record), deltas } in &self.tensors {
+        for ManifestTensor { name, uuid, base: (version, record), deltas } in &self.tensors {
             push_list(&mut bytes, name.as_bytes());
+            bytes.extend_from_slice(uuid.as_bytes());
             bytes.extend_from_slice(&version.to_le_bytes());
             push_list(&mut bytes, &record.to_bytes());
             push_count(&mut bytes, deltas.len());
@@ -174,9 +194,9 @@ impl Manifest {
             }
         }
         push_count(&mut bytes, self.commits.len());
-        for CommitId { version, id } in &self.commits {
-            bytes.extend_from_slice(&version.to_le_bytes());
-            bytes.extend_from_slice(id.as_bytes());
+        for commit in &self.commits {
+            bytes.extend_from_slice(&commit.number.to_le_bytes());
+            bytes.extend_from_slice(&commit.commit.to_bytes());
         }
         let checksum = blake3::hash(&bytes);
         bytes.extend_from_slice(checksum.as_bytes());
@@ -192,7 +212,8 @@ impl Manifest {
             return Err("its checksum is another than that of its bytes".to_owned());
         }
         let mut fields = Fields(body);
-        if fields.take::<8>()? != *MAGIC {
+        let magic = fields.take::<8>()?;
+        if magic != *MAGIC && magic != *MAGIC_WITHOUT_UUIDS {
             let reason = "it is no manifest of this release; bring both servers to the same one";
             return Err(reason.to_owned());
         }
@@ -204,6 +225,10 @@ impl Manifest {
         for _ in 0..n_tensors {
             let name = fields.list()?;
             let name = std::str::from_utf8(name).map_err(|_| "a name is not UTF-8")?.to_owned();
+            let uuid = match magic == *MAGIC {
+                true => Uuid::from_bytes(fields.take()?),
+                false => Uuid::nil(),
+            };
             let base = (fields.u32()?, SegmentRecord::from_bytes(fields.list()?)?);
             let (n_deltas, mut deltas, mut newest) = (fields.count()?, Vec::new(), base.0);
             for _ in 0..n_deltas {
@@ -220,7 +245,7 @@ impl Manifest {
             if newest > version {
                 return Err(format!("rows of `{name}` of version {newest} in version {version}"));
             }
-            tensors.push(ManifestTensor { name, base, deltas });
+            tensors.push(ManifestTensor { name, uuid, base, deltas });
         }
         let commits = take_commits(&mut fields, version)?;
         if !fields.0.is_empty() {
@@ -238,6 +263,12 @@ impl Manifest {
 }
 
 impl ManifestTensor {
+    /// Returns whether it is of the tensor with this name and identity.
+    pub(crate) fn is_of(&self, name: &str, uuid: Uuid) -> bool {
+        let is_known = !self.uuid.is_nil() && !uuid.is_nil();
+        self.name == name && (!is_known || self.uuid == uuid)
+    }
+
     /// Fails for a file whose name is not that of its tensor and versions. It might be the name of
     /// another file in the folder of the partition.
     fn check_files(&self) -> Result<(), String> {
@@ -266,13 +297,15 @@ fn push_list(bytes: &mut Vec<u8>, list: &[u8]) {
 }
 
 /// Reads commits of versions up to `version`.
-fn take_commits(fields: &mut Fields<'_>, version: u32) -> Result<Vec<CommitId>, String> {
-    let (n_commits, mut commits) = (fields.count()?, Vec::<CommitId>::new());
+fn take_commits(fields: &mut Fields<'_>, version: u32) -> Result<Vec<VersionId>, String> {
+    let n_commits = fields.count()?;
+    let mut commits = Vec::<VersionId>::new();
     for _ in 0..n_commits {
-        let commit = CommitId { version: fields.u32()?, id: Uuid::from_bytes(fields.take()?) };
-        let after = commits.last().map_or(0, |before| before.version);
-        if commit.version <= after || commit.version > version {
-            let found = commit.version;
+        let number = fields.u32()?;
+        let commit = VersionId::new(number, CommitId::from_bytes(fields.take()?));
+        let after = commits.last().map_or(0, |before| before.number);
+        if commit.number <= after || commit.number > version {
+            let found = commit.number;
             return Err(format!(
                 "a commit of version {found} after one of {after} in version {version}"
             ));
@@ -296,11 +329,12 @@ pub(super) mod tests {
         let deltas = vec![delta(2, 2, "feat.v2.delta"), delta(3, 6, "feat.v3-6.delta")];
         let tensor = |name: &str, deltas| ManifestTensor {
             name: name.to_owned(),
+            uuid: Uuid::from_bytes([3; 16]),
             base: (1, record(&format!("{name}.v1.seg"))),
             deltas,
         };
         let tensors = vec![tensor("feat", deltas), tensor("label", Vec::new())];
-        let commit = |version| CommitId { version, id: Uuid::from_bytes([version as u8; 16]) };
+        let commit = |number| VersionId::new(number, CommitId::from_bytes([number as u8; 16]));
         let (graph, commits) = (Uuid::from_bytes([7; 16]), vec![commit(7), commit(8)]);
         Manifest { graph, part: PartId(3), version: 8, tensors, commits }
     }
@@ -330,7 +364,7 @@ pub(super) mod tests {
     fn a_history_is_known_by_the_commit_of_the_earlier_version() {
         let at_8 = manifest();
         assert_eq!(at_8.succession(&at_8), Succession::Same);
-        let commit = |version, id| CommitId { version, id: Uuid::from_bytes([id; 16]) };
+        let commit = |number, id| VersionId::new(number, CommitId::from_bytes([id; 16]));
         let with = |version, commits| Manifest { version, commits, ..manifest() };
         let at_9 = with(9, vec![commit(8, 8), commit(9, 9)]);
         assert_eq!(at_9.succession(&at_8), Succession::Later);
@@ -340,8 +374,8 @@ pub(super) mod tests {
         assert_eq!(other_8.succession(&at_9), Succession::Apart);
         let at_20 = with(20, vec![commit(19, 19), commit(20, 20)]);
         assert_eq!(at_20.succession(&at_8), Succession::Apart, "its commits were lost");
-        let many = (9..9 + COMMITS_KEPT).map(|version| commit(version, 7)).collect();
-        let long_after = with(8 + COMMITS_KEPT, many);
+        let many = (9..9 + COMMITS_LISTED).map(|version| commit(version, 7)).collect();
+        let long_after = with(8 + COMMITS_LISTED, many);
         assert_eq!(long_after.succession(&at_8), Succession::Unknown, "too long ago");
         assert_eq!(at_8.succession(&long_after), Succession::Unknown);
         assert_eq!(long_after.succession(&at_9), Succession::Apart, "another commit of 9");
@@ -375,9 +409,9 @@ pub(super) mod tests {
         let backwards = refused(|it| it.tensors[0].deltas[1].version = 2);
         assert!(backwards.contains("versions 3 to 2"), "{backwards}");
         assert!(refused(|it| it.tensors[0].base.0 = 2).contains("over version 2"));
-        let late = refused(|it| it.commits[1].version = 9);
+        let late = refused(|it| it.commits[1].number = 9);
         assert!(late.contains("version 9 after one of 7 in version 8"), "{late}");
-        assert!(refused(|it| it.commits[1].version = 7).contains("version 7 after one of 7"));
+        assert!(refused(|it| it.commits[1].number = 7).contains("version 7 after one of 7"));
         let leads_out = refused(|it| it.tensors[1].base.1.file = "../x".to_owned());
         assert!(leads_out.contains("plain file name"), "{leads_out}");
     }

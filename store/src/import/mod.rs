@@ -23,7 +23,7 @@ use crate::embedded::EmbeddedStore;
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem};
 use crate::graph::{self, Graph, META_FILE, check_digest};
-use crate::meta::{GRAPH_FORMAT_VERSION, GraphMeta};
+use crate::meta::GraphMeta;
 use crate::nan::{NanPolicy, first_nan};
 use crate::new_file::check_moves;
 use crate::plan::DiskProfile;
@@ -174,15 +174,7 @@ impl Importer {
         // Ids are looked up one by one.
         let options = TensorOptions { nan: NanPolicy::Keep, codec: CodecChoice::Raw };
         self.write_tensor(EXTERNAL_ID_TENSOR, &ids, options, nodes, &mut |_, _| {})?;
-        let meta = GraphMeta {
-            format_version: GRAPH_FORMAT_VERSION,
-            uuid: self.uuid,
-            nodes: book.n_nodes(),
-            edges,
-            undirected: direction == Direction::Undirected,
-            bounds: book.bounds().to_vec(),
-            tensors: self.tensors.clone(),
-        };
+        let meta = GraphMeta::new(self.uuid, book, edges, direction, self.tensors.clone());
         for part in book.parts() {
             self.write_catalog(part, &meta)?;
         }

@@ -16,8 +16,9 @@ use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
 use crate::error::StoreError;
 use crate::graph::{Graph, version_of_file, versions_of_delta};
 use crate::layout::SegmentLayout;
-use crate::segment::{Segment, SegmentIdentity, identity_of};
+use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
+use crate::update::holds_only_pending;
 use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
@@ -324,29 +325,29 @@ impl TensorRepair<'_> {
         file: String,
         version: u32,
     ) -> Result<Option<(SegmentRecord, Segment)>, StoreError> {
-        let (device, path) = (&*self.actions.device, self.contents.part_dir.join(&file));
-        let opened = device.open(&path).map_err(StoreError::io(&path, "open"));
-        let opened = opened.and_then(|reader| {
-            let Some(found) = identity_of(&*reader) else { return Ok(None) };
-            let range = self.graph.book().range(self.part);
-            let (n_rows, is_delta) = (range.end - range.start, file.ends_with(".delta"));
-            let expected = SegmentIdentity {
-                graph: self.graph.uuid(),
-                segment: found.segment,
-                part: self.part,
-                version,
-                tensor: self.spec.clone(),
-                n_rows: if is_delta { found.n_rows } else { n_rows },
-                delta_of: is_delta.then_some(n_rows),
-            };
-            Segment::open(device, &path, &expected).map(Some)
-        });
+        let opened = self.graph.open_as_named(self.part, self.spec, &file, version);
         let Some(segment) = opened.or_else(|error| as_damage(error).map(|_| None))? else {
             return Ok(None);
         };
         let SegmentIdentity { segment: uuid, n_rows, .. } = *segment.identity();
         let (row_bytes, digest) = (self.spec.row_bytes() as u32, *segment.digest());
         Ok(Some((SegmentRecord { segment: uuid, n_rows, row_bytes, digest, file }, segment)))
+    }
+
+    /// Returns whether a file of a later version than the catalog's, which it does not name, holds
+    /// anything that is not pending: the catalog is older than the file.
+    pub(super) fn has_later_file(&self) -> Result<bool, StoreError> {
+        let Some(catalog) = self.contents.catalog() else { return Ok(false) };
+        for (file, _, last) in self.files()? {
+            let is_named = self.contents.deltas.iter().any(|it| it.delta.record.file == file);
+            if last <= self.contents.version || is_named {
+                continue;
+            }
+            if !holds_only_pending(self.graph, self.part, catalog, self.spec, &file, last)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the pages of a segment that verification calls damaged, ascending.

@@ -14,13 +14,46 @@ use lodestore_graph::lock::IgnorePoison;
 use super::delta::DeltaPlace;
 use super::parallel::for_each;
 use super::{Folding, GraphHandle, Layer, PartHandle, TensorHandle};
-use crate::catalog::DeltaRecord;
+use crate::catalog::{ChangedParts, DeltaRecord};
 use crate::error::StoreError;
 use crate::limits::MAX_VERSIONS_AHEAD;
 use crate::new_file::discard;
+use crate::version_id::{CommitId, VersionId};
 
 /// A commit folds deltas where a tensor has more layers than this.
 const MAX_LAYERS: usize = 64;
+
+/// The turn of a commit: what is known of the version that is being made.
+#[derive(Debug, Default)]
+pub(super) struct CommitTurn {
+    /// The version whose first step was done, with the commit that it was done for. A later commit
+    /// of the version keeps that id: files have it.
+    prepared: Option<VersionId>,
+}
+
+impl CommitTurn {
+    /// Makes the turn after the graph was opened; `prepared` has the versions that commits have
+    /// prepared in its partitions.
+    pub(super) fn new(prepared: impl Iterator<Item = VersionId>) -> Self {
+        // The smallest id, as over several servers.
+        let prepared = prepared.filter(|version| version.commit.is_shared());
+        Self { prepared: prepared.min_by_key(|version| (version.number, version.commit)) }
+    }
+
+    /// Returns the id of the commit that makes version `number`: `drawn`, unless a first step has
+    /// fixed another one.
+    fn fix(&mut self, number: u32, drawn: CommitId) -> CommitId {
+        match self.prepared {
+            Some(prepared) if prepared.number == number && prepared.commit.is_known() => {
+                prepared.commit
+            }
+            _ => {
+                self.prepared = Some(VersionId::new(number, drawn));
+                drawn
+            }
+        }
+    }
+}
 
 impl GraphHandle {
     /// Makes everything put so far the next version, on all open partitions; returns its number.
@@ -31,33 +64,38 @@ impl GraphHandle {
     /// everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
         self.check_process()?;
-        let alone = self.commits();
+        let mut turn = self.commits();
         self.check_writable()?;
         self.check_all_take_writes()?;
         let next = self.next_version()?;
         let put_for = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
-        let version = put_for.unwrap_or(next).max(next);
-        self.advance(&alone, version)?;
-        drop(alone);
+        let number = put_for.unwrap_or(next).max(next);
+        let commit = turn.fix(number, CommitId::draw());
+        self.advance(&mut turn, VersionId::new(number, commit))?;
+        drop(turn);
         self.fold_if_many();
-        Ok(version)
+        Ok(number)
     }
 
     /// Does as [`GraphHandle::commit_version`], through `version`; does nothing if it was reached
     /// before, so that it may be repeated. Returns the committed version. It is the second step of
     /// a commit over several servers, and does the first one where that was not done.
-    pub fn commit_through(&self, version: u32) -> Result<u32, StoreError> {
+    ///
+    /// Where the first step was done, `version` has the smallest id that the servers have returned
+    /// for it.
+    pub fn commit_through(&self, version: impl Into<VersionId>) -> Result<VersionId, StoreError> {
+        let version = version.into();
         self.check_process()?;
-        let alone = self.commits();
+        let mut turn = self.commits();
         self.check_writable()?;
-        self.check_near(version)?;
-        if version > self.version() {
+        self.check_near(version.number)?;
+        if version.number > self.version() {
             self.check_all_take_writes()?;
         }
-        self.advance(&alone, version)?;
-        drop(alone);
+        self.advance(&mut turn, version)?;
+        drop(turn);
         self.fold_if_many();
-        Ok(self.version())
+        self.version_id()
     }
 
     /// Folds deltas where no compaction has done it for long: each is an open file.
@@ -81,14 +119,25 @@ impl GraphHandle {
     /// partitions. It is the first step of a commit over several servers, and may be repeated.
     ///
     /// Versions before it are committed. Puts that begin afterwards are for the version after.
-    pub fn prepare(&self, version: u32) -> Result<(), StoreError> {
+    ///
+    /// Returns the id of the commit that makes the version: the one given, or drawn where that is
+    /// unknown, unless an earlier first step has fixed another, or the version is committed already.
+    pub fn prepare(&self, version: impl Into<VersionId>) -> Result<CommitId, StoreError> {
+        let version = version.into();
         self.check_process()?;
-        let alone = self.commits();
+        let mut turn = self.commits();
         self.check_writable()?;
-        self.check_near(version)?;
-        let Some(before) = version.checked_sub(1) else { return Ok(()) };
-        self.advance(&alone, before)?;
-        self.prepare_parts(&alone, &self.open_parts(), version)
+        self.check_near(version.number)?;
+        let Some(before) = version.number.checked_sub(1) else { return Ok(CommitId::UNKNOWN) };
+        self.advance(&mut turn, VersionId::new(before, CommitId::UNKNOWN))?;
+        if self.version() >= version.number {
+            return self.common_commit(version.number);
+        }
+        let given = version.commit;
+        let drawn = if given.is_known() { given } else { CommitId::draw() };
+        let commit = turn.fix(version.number, drawn);
+        self.prepare_parts(&turn, &self.open_parts(), VersionId { commit, ..version })?;
+        Ok(commit)
     }
 
     /// Fails for a version that is further ahead than partitions ever are: each in between costs a
@@ -111,35 +160,43 @@ impl GraphHandle {
     }
 
     /// Keeps other commits out.
-    pub(super) fn commits(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn commits(&self) -> MutexGuard<'_, CommitTurn> {
         self.commits.lock().ignore_poison()
     }
 
-    /// Commits all versions up to `version` on the open partitions that are behind.
+    /// Commits `version` on the open partitions that are behind; draws a commit for it where that of
+    /// `version` is unknown.
+    ///
+    /// A partition that is several versions behind passes over those that it has no rows for: it
+    /// took no part in their commits. The last of them, and each that rows are pending for, gets a
+    /// commit of its own.
     pub(super) fn advance(
         &self,
-        alone: &MutexGuard<'_, ()>,
-        version: u32,
+        turn: &mut MutexGuard<'_, CommitTurn>,
+        version: VersionId,
     ) -> Result<(), StoreError> {
-        let lowest = |parts: &[Arc<PartHandle>]| parts.iter().map(|part| part.version()).min();
         loop {
             let mut parts = self.open_parts();
-            let Some(next) = lowest(&parts).filter(|lowest| *lowest < version) else {
+            parts.retain(|part| part.version() < version.number);
+            let Some(next) = parts.iter().map(|part| part.next_stop(version.number)).min() else {
                 return Ok(());
             };
-            let next = next + 1;
             parts.retain(|part| part.version() < next);
-            self.prepare_parts(alone, &parts, next)?;
-            self.publish_parts(alone, &parts, next)?;
+            let is_last = next == version.number && version.commit.is_known();
+            let commit = if is_last { version.commit } else { CommitId::draw() };
+            let next = VersionId::new(next, turn.fix(next, commit));
+            self.prepare_parts(turn, &parts, next)?;
+            // Over several servers the smallest id counts, not that of the first step here.
+            self.publish_parts(&parts, if is_last { version } else { next })?;
         }
     }
 
     /// Does the first step, on partitions whose version is below `version`.
     fn prepare_parts(
         &self,
-        _alone: &MutexGuard<'_, ()>,
+        _turn: &MutexGuard<'_, CommitTurn>,
         parts: &[Arc<PartHandle>],
-        version: u32,
+        version: VersionId,
     ) -> Result<(), StoreError> {
         // Before puts are for the version after it.
         parts.iter().try_for_each(|part| part.catalog.check_takes_writes())?;
@@ -149,7 +206,7 @@ impl GraphHandle {
             // Pending rows must not change while they are handed over.
             parts.iter().try_for_each(|part| part.check_is_not_sealed())?;
             for part in parts {
-                part.puts_for.fetch_max(version.saturating_add(1), Ordering::AcqRel);
+                part.puts_for.fetch_max(version.number.saturating_add(1), Ordering::AcqRel);
             }
         }
         let prepare = |part: &Arc<PartHandle>| self.prepare_part(part, version);
@@ -157,8 +214,8 @@ impl GraphHandle {
         results.into_iter().collect()
     }
 
-    fn prepare_part(&self, part: &PartHandle, version: u32) -> Result<(), StoreError> {
-        if part.version() >= version {
+    fn prepare_part(&self, part: &PartHandle, version: VersionId) -> Result<(), StoreError> {
+        if part.version() >= version.number {
             return Ok(());
         }
         // While a record of an earlier attempt may be on disk, its file stays.
@@ -191,8 +248,8 @@ impl GraphHandle {
         for (tensor, record, layer) in prepared {
             let n_bytes = u64::from(record.record.n_rows) * tensor.spec().row_bytes() as u64;
             tensor.set_unrecorded(None);
-            tensor.set_prepared(version, layer);
-            part.catalog.reclaim_rows(&tensor.spec().name, version, n_bytes);
+            tensor.set_prepared(version.number, layer);
+            part.catalog.reclaim_rows(&tensor.spec().name, version.number, n_bytes);
         }
         Ok(())
     }
@@ -203,15 +260,16 @@ impl GraphHandle {
         &self,
         part: &PartHandle,
         tensor: &TensorHandle,
-        version: u32,
+        version: VersionId,
     ) -> Result<Option<(DeltaRecord, Arc<Layer>)>, StoreError> {
-        let Some(pending) = tensor.pending_for(version) else { return Ok(None) };
-        let recorded = part.catalog.prepared_delta(&tensor.spec().name, version)?;
+        let number = version.number;
+        let Some(pending) = tensor.pending_for(number) else { return Ok(None) };
+        let recorded = part.catalog.prepared_delta(&tensor.spec().name, number)?;
         if let Some(delta) = recorded {
             // An earlier attempt failed, and was on disk all the same.
             let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
             tensor.set_unrecorded(None);
-            tensor.set_prepared(version, Layer::open(segment, version, self.reader)?);
+            tensor.set_prepared(number, Layer::open(segment, number, self.reader)?);
             return Ok(None);
         }
         // What an earlier attempt left, which the catalog did not take.
@@ -220,30 +278,35 @@ impl GraphHandle {
         let codec = tensor.current().base().segment().codec();
         let written = place.write_pending(&part.catalog, version, &pending, codec)?;
         let Some((record, segment)) = written else { return Ok(None) };
-        Ok(Some((record, self.open_written(segment, version)?)))
+        Ok(Some((record, self.open_written(segment, number)?)))
     }
 
     /// Does the second step, on partitions that are prepared.
     fn publish_parts(
         &self,
-        _alone: &MutexGuard<'_, ()>,
         parts: &[Arc<PartHandle>],
-        version: u32,
+        version: VersionId,
     ) -> Result<(), StoreError> {
+        let mut changed = ChangedParts { version: version.number, ..ChangedParts::default() };
+        for part in parts {
+            if part.listed().any(|tensor| tensor.prepared().is_some()) {
+                changed.parts.insert(part.part.0.into());
+            }
+        }
         let names = |part: &PartHandle| {
             let with_delta = part.listed().filter(|tensor| tensor.prepared().is_some());
             with_delta.map(|tensor| tensor.spec().name.clone()).collect::<Vec<_>>()
         };
         let publish = |part: &Arc<PartHandle>| {
-            part.catalog.publish(version, names(part).iter().map(String::as_str))
+            part.catalog.publish(version, names(part).iter().map(String::as_str), &changed)
         };
         let results = for_each(&**self.graph.device(), parts, publish);
         let mut outcome = Ok(());
         for (part, published) in parts.iter().zip(results) {
             // Those after a failed one are published on disk all the same.
             if published.is_ok() {
-                part.tensors.iter().for_each(|tensor| tensor.publish(version));
-                part.version.store(version, Ordering::Release);
+                part.tensors.iter().for_each(|tensor| tensor.publish(version.number));
+                part.set_version(version);
             }
             outcome = outcome.and(published);
         }
@@ -257,5 +320,16 @@ impl GraphHandle {
         if let Some(lowest) = lowest {
             self.version.store(lowest, Ordering::Release);
         }
+    }
+}
+
+impl PartHandle {
+    /// Returns the version that a commit through `version` makes next here: one that rows are pending
+    /// or prepared for, the one before `version`, or `version`.
+    fn next_stop(&self, version: u32) -> u32 {
+        let before = version - 1;
+        let last = if self.version() < before { before } else { version };
+        let of_rows = self.tensors.iter().filter_map(|tensor| tensor.oldest_pending());
+        of_rows.min().map_or(last, |pending| pending.min(last)).max(self.version() + 1)
     }
 }

@@ -120,6 +120,7 @@ impl GraphHandle {
             catalog: &part.catalog,
             spec: tensor.spec(),
             seen: &from,
+            commit: part.commit_of(seen.layers()[layers.end - 1].version())?,
         };
         if folded.layers.is_none() {
             return Ok(report(&compaction, 0, None, start));
@@ -137,7 +138,9 @@ impl GraphHandle {
         } else {
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = seen.base().segment().codec();
-            let (record, segment) = place.write_folded(seen, layers.clone(), codec, progress)?;
+            let commit = compaction.commit;
+            let (record, segment) =
+                place.write_folded(seen, layers.clone(), commit, codec, progress)?;
             (self.open_written(segment, record.first)?, record)
         };
         // No version comes to be held before the fold counts or is given up.

@@ -2,25 +2,27 @@
 //!
 //! Crash argument: the file is written under a temporary name, synced, moved to its name, and its
 //! folder is synced, before the catalog names it. A crash before that leaves a file that no record
-//! names, and the next opening for writing removes it. Its pages have the checksums of the bytes
-//! that were handed to the system; they are not read back.
+//! names, and the next opening for writing removes it. Before it gets its name it is read back from
+//! the disk and checked page by page: the rows that it was made of are removed when a record names
+//! it, and then it is their only copy.
 
 use std::ops::{ControlFlow, Range};
-
-use lodestore_graph::PartId;
-use uuid::Uuid;
 
 use super::TensorVersion;
 use super::tensor::PendingRows;
 use crate::catalog::{Catalog, DeltaRecord};
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, delta_file};
 use crate::new_file::write_new_file;
 use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
+use crate::verify::read_back_fast;
+use crate::version_id::{CommitId, SegmentMask, VersionId};
+use lodestore_graph::PartId;
 
 /// Rows are handed to the writer in pieces of about this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -41,10 +43,11 @@ impl DeltaPlace<'_> {
     pub(super) fn write_pending(
         &self,
         catalog: &Catalog,
-        version: u32,
+        commit: VersionId,
         pending: &PendingRows,
         base: SegmentCodec,
     ) -> Result<Option<Written>, StoreError> {
+        let version = commit.number;
         let rows: Vec<u32> = match pending.known() {
             Some(rows) => rows.iter().collect(),
             None => self.scan_rows(catalog, version)?,
@@ -53,7 +56,7 @@ impl DeltaPlace<'_> {
             return Ok(None);
         }
         let row_bytes = self.spec.row_bytes();
-        self.write(version..=version, &rows, base, &mut |writer| {
+        let mut fill = |writer: &mut SegmentWriter| {
             let mut expected = rows.iter();
             let mut piece = Vec::new();
             catalog.scan_pending(&self.spec.name, version, RowIdx(0), |row, bytes| {
@@ -71,16 +74,25 @@ impl DeltaPlace<'_> {
                 return Err(self.damaged(catalog, version, RowIdx(missing), 0));
             }
             writer.write_rows(&piece)
-        })
-        .map(Some)
+        };
+        match self.write(version, commit, &rows, base, &mut fill) {
+            // The disk has got it wrong. Its rows are pending still, and are written once more.
+            Err(error) if error.origin() != ErrorOrigin::System => {
+                tracing::warn!("{error}; the delta is written again");
+                self.write(version, commit, &rows, base, &mut fill).map(Some)
+            }
+            written => written.map(Some),
+        }
     }
 
     /// Writes the deltas of `from` at these positions as one, which has the newest value of each of
-    /// their rows. `progress` receives bytes as they are written.
+    /// their rows. `commit` made the version of the newest. `progress` receives bytes as they are
+    /// written.
     pub(super) fn write_folded(
         &self,
         from: &TensorVersion,
         deltas: Range<usize>,
+        commit: CommitId,
         base: SegmentCodec,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Written, StoreError> {
@@ -94,13 +106,14 @@ impl DeltaPlace<'_> {
         places.sort_unstable();
         places.dedup_by_key(|(row, ..)| *row);
         let rows: Vec<u32> = places.iter().map(|(row, ..)| *row).collect();
-        let versions = layers[0].first_version()..=layers[layers.len() - 1].version();
+        let first = layers[0].first_version();
+        let last = VersionId::new(layers[layers.len() - 1].version(), commit);
         let row_bytes = self.spec.row_bytes();
         let per_piece = (4 * PIECE_BYTES / row_bytes).max(1);
         let (mut plan, profile) = (ReadPlan::default(), DiskProfile::default());
         let mut by_layer: Vec<Vec<(RowIdx, u32)>> = vec![Vec::new(); layers.len()];
         let mut piece = vec![0; per_piece.min(rows.len()) * row_bytes];
-        self.write(versions, &rows, base, &mut |writer| {
+        self.write(first, last, &rows, base, &mut |writer| {
             for places in places.chunks(per_piece) {
                 by_layer.iter_mut().for_each(Vec::clear);
                 for (&(_, layer, row), out_row) in places.iter().zip(0u32..) {
@@ -124,14 +137,17 @@ impl DeltaPlace<'_> {
     /// Writes a delta of `rows` whose bytes `fill` hands to the writer; removes it after a failure.
     fn write(
         &self,
-        versions: std::ops::RangeInclusive<u32>,
+        first: u32,
+        last: VersionId,
         rows: &[u32],
         base: SegmentCodec,
         fill: &mut dyn FnMut(&mut SegmentWriter) -> Result<(), StoreError>,
     ) -> Result<Written, StoreError> {
-        let (first, version) = (*versions.start(), *versions.end());
+        let version = last.number;
         let name = delta_file(&self.spec.name, first, version);
-        let whole = self.graph.segment_identity(self.part, self.spec, version, Uuid::new_v4());
+        let mask = SegmentMask::new(self.part.0, &self.spec.name, first, version);
+        let uuid = last.commit.segment_uuid(mask);
+        let whole = self.graph.segment_identity(self.part, self.spec, version, uuid);
         let (n_rows, delta_of) = (rows.len() as u32, Some(whole.n_rows));
         let identity = SegmentIdentity { n_rows, delta_of, ..whole };
         let codec = match base {
@@ -142,7 +158,10 @@ impl DeltaPlace<'_> {
             let device = &**self.graph.device();
             let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
             fill(&mut writer)?;
-            writer.finish()
+            let digest = writer.finish()?;
+            // What it was made of is removed once a record names it.
+            read_back_fast(device, path, &identity)?;
+            Ok(digest)
         });
         written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
     }

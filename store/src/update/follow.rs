@@ -1,7 +1,6 @@
 //! A follower takes over a version of a writer, whose files it has fetched and checked.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lodestore_graph::PartId;
 
@@ -49,7 +48,7 @@ impl GraphHandle {
             garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
             tensor.install(&TensorVersion::new(manifest.version, layers));
         }
-        open.version.store(manifest.version, Ordering::Release);
+        open.set_version(manifest.version_id());
         self.note_version();
         // The switch is done; what is left is looked at with the next one.
         if let Err(error) = self.sweep_garbage(&mut garbage) {
@@ -96,8 +95,13 @@ impl GraphHandle {
                 manifest.version
             ));
         }
-        let names = manifest.tensors.iter().map(|tensor| tensor.name.as_str());
-        if !names.eq(open.tensors.iter().map(|tensor| tensor.spec().name.as_str())) {
+        let are_same = manifest.tensors.len() == open.tensors.len()
+            && manifest
+                .tensors
+                .iter()
+                .zip(open.tensors.iter())
+                .all(|(theirs, ours)| theirs.is_of(&ours.spec().name, ours.uuid()));
+        if !are_same {
             return refused(format!("the writer has other tensors than this graph. {again}"));
         }
         self.check_history(&open, manifest)?;
@@ -129,16 +133,19 @@ impl GraphHandle {
     fn check_history(&self, open: &PartHandle, manifest: &Manifest) -> Result<(), StoreError> {
         let (part, here, dir) = (manifest.part, open.version(), self.graph.dir().display());
         // The version of an import has none: every history of the graph begins with it.
-        let Some(ours) = open.catalog.commit_id(here)? else { return Ok(()) };
-        let reason = match manifest.commits.iter().find(|it| it.version == here) {
-            Some(theirs) if theirs.id == ours => return Ok(()),
+        let ours = open.commit_of(here)?;
+        if !ours.is_known() {
+            return Ok(());
+        }
+        let reason = match manifest.commits.iter().find(|it| it.number == here) {
+            Some(theirs) if theirs.commit == ours => return Ok(()),
             Some(_) => format!(
                 "the writer has made version {here} by another commit than that here: was it restored \
                  from a copy, and committed since? {}",
                 self.advice_to_fetch_again()
             ),
             None => {
-                let oldest = manifest.commits.first().map_or(manifest.version, |it| it.version);
+                let oldest = manifest.commits.first().map_or(manifest.version, |it| it.number);
                 format!(
                     "version {here} is here, and the writer, at version {}, knows its commits from \
                      version {oldest} on: it was repaired, or this server was away for too long. If the \

@@ -18,8 +18,8 @@ use crate::layers::Kept;
 pub struct KeepRule {
     /// How many of the newest versions; at least the newest one is kept.
     pub n_versions: u32,
-    /// How long a version is kept after the next one was committed. The newest
-    /// [`KEPT_BY_AGE_MAX`] versions at most are kept so.
+    /// How long a version is kept after the next one was committed. The newest 32 versions at most
+    /// are kept so.
     pub age: Duration,
 }
 
@@ -38,11 +38,7 @@ impl Default for KeepRule {
 
 /// Most versions that are kept by their age: each commit since is a file of each tensor that it
 /// changed, and readers have all of them open.
-pub const KEPT_BY_AGE_MAX: u32 = 32;
-
-/// When the newest versions were committed, of those that were asked for; `None` where the commit
-/// does not say it.
-pub(super) type CommitTimes = BTreeMap<u32, Option<SystemTime>>;
+pub(super) const KEPT_BY_AGE_MAX: u32 = 32;
 
 /// Versions that are held, each with how often.
 #[derive(Clone, Debug, Default)]
@@ -127,27 +123,18 @@ impl GraphHandle {
             return newest;
         }
         let since = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut times = self.commit_times.lock().ignore_poison();
         let oldest = newest.saturating_sub(KEPT_BY_AGE_MAX - 1).max(1);
-        times.retain(|&version, _| version > oldest && version <= newest);
+        let Some(part) = self.open_parts().into_iter().next() else { return newest };
         let mut from = newest;
         while from > oldest {
             // The version before was the newest one until then.
-            let ended = *times.entry(from).or_insert_with(|| self.commit_time(from));
+            let ended = part.commit_of(from).ok().and_then(|commit| commit.time());
             if ended.is_none_or(|ended| ended < since) {
                 break;
             }
             from -= 1;
         }
         from
-    }
-
-    /// Returns when a version was committed, as far as the number of its commit says it.
-    fn commit_time(&self, version: u32) -> Option<SystemTime> {
-        let part = self.open_parts().into_iter().next()?;
-        let id = part.catalog.commit_id(version).ok()??;
-        let (seconds, nanos) = id.get_timestamp()?.to_unix();
-        Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
     }
 
     /// Returns whether the layers of a committed version can be told apart from later ones.

@@ -24,7 +24,9 @@ mod delta;
 mod follow;
 mod garbage;
 mod health;
+mod history;
 mod keep;
+mod later;
 mod open;
 mod parallel;
 mod put;
@@ -42,7 +44,7 @@ use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
 pub use health::StoppedWrites;
-pub use keep::{HeldVersion, KEPT_BY_AGE_MAX, KeepRule};
+pub use keep::{HeldVersion, KeepRule};
 pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
@@ -50,6 +52,7 @@ pub(crate) use version::GatherScratch;
 pub use version::{GraphVersion, Layer, LayerRows, TensorVersion, TensorView, View};
 
 pub(crate) use garbage::remove_unpinned;
+pub(crate) use later::holds_only_pending;
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
 use crate::catalog::Catalog;
@@ -59,8 +62,11 @@ use crate::growing::Growing;
 pub use crate::layers::{Folding, Kept};
 use crate::reader::ReaderKind;
 use crate::tensor::TensorSpec;
+use crate::version_id::VersionId;
+use commit::CommitTurn;
 use garbage::Garbage;
-use keep::{CommitTimes, Holds};
+use history::RecentCommits;
+use keep::Holds;
 use parallel::for_each;
 use transfer::TransferState;
 
@@ -94,7 +100,7 @@ pub struct GraphHandle {
     /// Puts share it over their writes; a commit takes it alone to say which version puts are for.
     gate: RwLock<()>,
     /// Held by a commit for all of its time.
-    commits: Mutex<()>,
+    commits: Mutex<CommitTurn>,
     /// Held by a compaction for all of its time.
     compactions: Mutex<()>,
     /// Files that compactions have left.
@@ -102,7 +108,6 @@ pub struct GraphHandle {
     /// Which versions folds keep readable.
     keep_rule: RwLock<KeepRule>,
     holds: Holds,
-    commit_times: Mutex<CommitTimes>,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
 }
@@ -118,8 +123,12 @@ struct PartHandle {
     /// As in the graph's description when it was opened, and then those that came since; one that
     /// was dropped keeps its place.
     tensors: Growing<Arc<TensorHandle>>,
-    /// The committed version.
+    /// The number of the committed version.
     version: AtomicU32,
+    /// The last commits, the committed version's at the end.
+    commits: Mutex<RecentCommits>,
+    /// The version at which it came into the folder; 0 where it was made there.
+    joined_at: AtomicU32,
     /// The version that puts are for; changed under the gate, held alone.
     puts_for: AtomicU32,
     transfer: TransferState,
@@ -149,6 +158,14 @@ impl GraphHandle {
     pub fn part_versions(&self) -> Vec<(PartId, u32)> {
         let parts = self.parts.read().ignore_poison();
         parts.iter().flatten().map(|part| (part.part, part.version())).collect()
+    }
+
+    /// Returns the newest version that every open partition has committed, with its commit: unknown
+    /// where the partitions do not have one in common.
+    pub fn version_id(&self) -> Result<VersionId, StoreError> {
+        let number = self.version();
+        let commit = self.common_commit(number);
+        Ok(VersionId::new(number, commit?))
     }
 
     /// Returns the newest version that rows are pending or prepared for; that of the graph without
@@ -270,9 +287,15 @@ impl GraphHandle {
 }
 
 impl PartHandle {
-    /// Returns the committed version.
+    /// Returns the number of the committed version.
     fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Makes `version` the committed one.
+    fn set_version(&self, version: VersionId) {
+        self.commits.lock().ignore_poison().push(version);
+        self.version.store(version.number, Ordering::Release);
     }
 
     /// Returns the tensors that the graph has, in the order of its description.

@@ -7,16 +7,20 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
+use uuid::Uuid;
 
+use super::commit::CommitTurn;
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
+use super::history::{RecentCommits, RollForward};
 use super::keep::{Holds, KeepRule};
+use super::later::holds_only_pending;
 use super::parallel::{for_each, for_each_owned};
 use super::tensor::PendingRows;
 use super::tensors::{set_unlisted_aside, settle};
 use super::transfer::TransferState;
 use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
-use crate::catalog::{Catalog, DeltaRecord};
+use crate::catalog::{Catalog, ChangedParts, DeltaRecord};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
@@ -27,19 +31,43 @@ use crate::reader::{OpenOptions, ReaderKind};
 use crate::row::RowIdx;
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
+use crate::version_id::{CommitId, VersionId};
 
 impl GraphHandle {
     /// Opens all tensors of the given partitions of `graph`, or of all.
     ///
     /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]. It
-    /// brings rows that an older release has committed into deltas, and all partitions to the
-    /// highest version among them. It removes what crashes and pinned readers have left. For
-    /// reading it takes no lock and writes nothing.
+    /// brings rows that an older release has committed into deltas. It ends a commit that was cut
+    /// off, which has reached some partitions and not others, or fails with
+    /// [`StoreError::HistoriesDiffer`] where no crash explains the versions of the partitions. It
+    /// removes what crashes and pinned readers have left. For reading it takes no lock and writes
+    /// nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
         mode: OpenMode,
         options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        Self::open_parts_of(graph, parts, mode, options, Histories::MustAgree)
+    }
+
+    /// Opens all partitions of `graph` that are on this machine for writing, and accepts their rows
+    /// as they are: partitions of different versions or histories get one new version in common,
+    /// which it returns.
+    pub fn align(graph: Graph, options: &OpenOptions) -> Result<(Self, VersionId), StoreError> {
+        let parts = graph.local_parts();
+        let mode = OpenMode::Write;
+        let this = Self::open_parts_of(graph, Some(&parts), mode, options, Histories::AreAligned)?;
+        let version = this.version_id()?;
+        Ok((this, version))
+    }
+
+    fn open_parts_of(
+        graph: Graph,
+        parts: Option<&[PartId]>,
+        mode: OpenMode,
+        options: &OpenOptions,
+        histories: Histories,
     ) -> Result<Self, StoreError> {
         let wanted: BTreeSet<PartId> = match parts {
             Some(parts) => parts.iter().copied().collect(),
@@ -56,6 +84,11 @@ impl GraphHandle {
             }
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
+        let forward = match (mode, histories) {
+            (OpenMode::Write, Histories::MustAgree) => RollForward::of(&graph, &opened)?.to,
+            _ => VersionId::new(highest, CommitId::UNKNOWN),
+        };
+        let turn = CommitTurn::new(opened.iter().filter_map(|part| part.prepared));
         let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
         // Which reader is best depends on all segments together.
         let bytes = opened.iter().flat_map(OpenedPart::segments);
@@ -73,20 +106,32 @@ impl GraphHandle {
             parts: RwLock::new(parts.into()),
             version: AtomicU32::new(lowest),
             gate: RwLock::default(),
-            commits: Mutex::default(),
+            commits: Mutex::new(turn),
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
             keep_rule: RwLock::new(KeepRule::NEWEST),
             holds: Holds::default(),
-            commit_times: Mutex::default(),
             coming: Mutex::default(),
         };
         if mode == OpenMode::Write {
-            // A commit that was cut off has reached some partitions and not others.
-            this.advance(&this.commits(), highest)?;
+            this.advance(&mut this.commits(), forward)?;
+        }
+        if histories == Histories::AreAligned {
+            let next = highest.saturating_add(1);
+            let version = VersionId::new(next, CommitId::draw());
+            this.advance(&mut this.commits(), version)?;
         }
         Ok(this)
     }
+}
+
+/// What is done with partitions whose versions no crash explains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Histories {
+    /// They are refused.
+    MustAgree,
+    /// They get one new version in common.
+    AreAligned,
 }
 
 /// Returns the versions that rows of a tensor are pending for, ascending. Those of `base` or
@@ -133,7 +178,8 @@ fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<boo
         let place = DeltaPlace { graph, part, spec };
         let old = PendingRows::unknown();
         for &version in pending_for.iter().filter(|version| **version <= committed) {
-            let written = place.write_pending(catalog, version, &old, segment.codec())?;
+            let commit = VersionId::new(version, catalog.commit_id(version)?);
+            let written = place.write_pending(catalog, commit, &old, segment.codec())?;
             if let Some((record, _)) = written {
                 catalog.bring_forward(&spec.name, &record)?;
                 has_written = true;
@@ -145,11 +191,18 @@ fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<boo
 
 /// A partition without readers.
 pub(crate) struct OpenedPart {
-    part: PartId,
-    /// Its committed version.
+    pub(super) part: PartId,
+    /// The number of its committed version.
     pub(crate) version: u32,
+    /// The commit that made it, and that which made the version before.
+    pub(super) commit: CommitId,
+    pub(super) commit_before: CommitId,
     /// The version that a commit has prepared, if there is one.
-    pub(crate) prepared_version: Option<u32>,
+    pub(crate) prepared: Option<VersionId>,
+    /// The partitions that had rows of the last commit, where that is known.
+    pub(super) changed: Option<ChangedParts>,
+    /// The version at which it came into the folder; 0 where it was made there.
+    pub(super) joined_at: u32,
     catalog: Catalog,
     /// As in the graph's description.
     pub(crate) tensors: Vec<OpenedTensor>,
@@ -158,6 +211,8 @@ pub(crate) struct OpenedPart {
 /// The files of a tensor, without readers.
 pub(crate) struct OpenedTensor {
     pub(crate) spec: TensorSpec,
+    /// Identity of the tensor.
+    uuid: Uuid,
     /// The segment that has every row.
     pub(crate) segment: Arc<Segment>,
     /// Deltas over it, oldest first, with the first version that each has rows of.
@@ -247,13 +302,14 @@ impl OpenedPart {
         files: &OpenFiles,
     ) -> Result<Self, StoreError> {
         let version = catalog.current_version()?;
-        let prepared_version = catalog.prepared_version()?;
+        let prepared = catalog.prepared_version()?;
         let next = version.saturating_add(1);
-        if let Some(found) = prepared_version.filter(|prepared| *prepared != next) {
+        if let Some(found) = prepared.filter(|prepared| prepared.number != next) {
             return Err(StoreError::Catalog {
                 dir: catalog.dir().to_owned(),
                 reason: format!(
-                    "version {found} is prepared over version {version}, expected {next}"
+                    "version {} is prepared over version {version}, expected {next}",
+                    found.number
                 ),
                 origin: ErrorOrigin::Damage,
             });
@@ -269,15 +325,26 @@ impl OpenedPart {
             for delta in catalog.deltas_at(&spec.name, version)? {
                 deltas.push((delta.first, open_delta(&delta)?));
             }
-            let prepared = prepared_version.map(|of| catalog.prepared_delta(&spec.name, of));
-            let prepared = prepared.transpose()?.flatten();
-            let prepared = prepared.map(|delta| open_delta(&delta)).transpose()?;
+            let delta = prepared.map(|of| catalog.prepared_delta(&spec.name, of.number));
+            let delta = delta.transpose()?.flatten();
+            let prepared = delta.map(|delta| open_delta(&delta)).transpose()?;
             let pending_for =
                 pending_versions(&catalog, spec, segment.identity().version, version)?;
-            Ok(OpenedTensor { spec: spec.clone(), segment, deltas, prepared, pending_for })
+            let uuid = graph.meta().tensor_uuid(&spec.name);
+            Ok(OpenedTensor { spec: spec.clone(), uuid, segment, deltas, prepared, pending_for })
         };
         let tensors = graph.meta().tensors.iter().map(open).collect::<Result<_, StoreError>>()?;
-        Ok(Self { part, version, prepared_version, catalog, tensors })
+        Ok(Self {
+            part,
+            version,
+            commit: catalog.commit_id(version)?,
+            commit_before: catalog.commit_id(version.saturating_sub(1))?,
+            prepared,
+            changed: catalog.changed_parts()?,
+            joined_at: catalog.joined_at()?,
+            catalog,
+            tensors,
+        })
     }
 
     /// Counts the rows of a tensor that are pending. Reads them.
@@ -297,8 +364,10 @@ impl OpenedPart {
     }
 
     pub(super) fn live(self, reader: ReaderKind) -> Result<PartHandle, StoreError> {
-        let (catalog, version) = (Arc::new(self.catalog), self.version);
-        let closed = version.max(self.prepared_version.unwrap_or(0));
+        let version = self.version;
+        let commits = RecentCommits::new(&self.catalog.commits(version)?, self.version_id());
+        let catalog = Arc::new(self.catalog);
+        let closed = version.max(self.prepared.map_or(0, |prepared| prepared.number));
         let pending = self.tensors.iter().filter_map(|tensor| tensor.pending_for.last());
         let open = pending.copied().max().filter(|&newest| newest > closed);
         let puts_for = open.unwrap_or(closed.saturating_add(1));
@@ -314,22 +383,31 @@ impl OpenedPart {
             };
             let prepared = tensor.prepared.map(open_prepared).transpose()?;
             let (current, catalog) = (TensorVersion::new(version, layers), Arc::clone(&catalog));
-            let live =
-                TensorHandle::new(tensor.spec, catalog, current, prepared, &tensor.pending_for);
-            Ok(Arc::new(live))
+            let live = TensorHandle::new(tensor.spec, tensor.uuid, catalog, current);
+            Ok(Arc::new(live.with_unpublished(prepared, &tensor.pending_for)))
         };
         let tensors = self.tensors.into_iter().map(live).collect::<Result<_, StoreError>>()?;
         let (part, transfer) = (self.part, TransferState::default());
         let (version, puts_for) = (AtomicU32::new(version), AtomicU32::new(puts_for));
-        Ok(PartHandle { part, catalog, tensors, version, puts_for, transfer })
+        Ok(PartHandle {
+            part,
+            catalog,
+            tensors,
+            version,
+            commits: Mutex::new(commits),
+            joined_at: AtomicU32::new(self.joined_at),
+            puts_for,
+            transfer,
+        })
     }
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.
     ///
-    /// A file of a later version than the partition's goes to quarantine, unless its rows are still
-    /// pending. No crash leaves one, but a catalog that was restored from an old copy does, and
-    /// nothing else may have its rows. A file of a tensor that `stored` does not list goes there
-    /// too. So does all that a repair was to put there when it was cut off.
+    /// A file of a later version than the partition's goes only where all of it is still pending.
+    /// Else nothing is written, with [`StoreError::LaterFile`]: no crash leaves such a file, but a
+    /// catalog that was restored from an old copy does, and nothing else may have its rows. A file
+    /// of a tensor that `stored` does not list goes to quarantine. So does all that a repair was to
+    /// put there when it was cut off.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         let is_repaired = !self.catalog.has_losses()?;
@@ -340,11 +418,9 @@ impl OpenedPart {
             let of = self.tensors.iter().find_map(|tensor| {
                 let of = version_of_file(name, &tensor.spec.name);
                 let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
-                // The rows that a commit was writing are still pending.
-                let is_known = of <= version || tensor.pending_for.contains(&of);
-                Some((of, is_known && is_repaired))
+                Some((of, &tensor.spec))
             });
-            let Some((of, is_known)) = of else {
+            let Some((of, spec)) = of else {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
                 match (tensor, unfinished) {
                     (None, _) => {}
@@ -360,14 +436,16 @@ impl OpenedPart {
                 // No reader opens it, and after a move that was cut off it may be another name of a
                 // file that is read.
                 discard(device, &path);
-            } else if !is_known {
+            } else if !is_repaired {
                 let to = quarantine(device, &path)?;
+                let (path, to) = (path.display(), to.display());
                 tracing::warn!(
-                    "{}: of version {of}, and no record of the catalog, of version {version}, \
-                     names it: is that an old copy, or a repair to be finished? moved to {}",
-                    path.display(),
-                    to.display()
+                    "{path}: a repair is to be finished that uses it not; moved to {to}"
                 );
+            } else if of > version
+                && !holds_only_pending(graph, self.part, &self.catalog, spec, name, of)?
+            {
+                return Err(StoreError::LaterFile { file: path, version: of, committed: version });
             } else if !remove_unpinned(device, &path) {
                 tracing::debug!("{}: still read from; left for later", path.display());
             }

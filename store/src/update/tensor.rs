@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use lodestore_graph::lock::IgnorePoison;
 use roaring::RoaringBitmap;
+use uuid::Uuid;
 
 use super::{Layer, TensorVersion};
 use crate::catalog::Catalog;
@@ -20,6 +21,7 @@ use crate::tensor::TensorSpec;
 #[derive(Debug)]
 pub struct TensorHandle {
     spec: TensorSpec,
+    uuid: Uuid,
     catalog: Arc<Catalog>,
     /// Held to take or to replace the version, never while anything is read or written.
     current: RwLock<Arc<TensorVersion>>,
@@ -58,30 +60,47 @@ impl PendingRows {
 }
 
 impl TensorHandle {
+    /// Makes the handle of a tensor that has no rows but those of a version.
     pub(super) fn new(
         spec: TensorSpec,
+        uuid: Uuid,
         catalog: Arc<Catalog>,
         current: TensorVersion,
-        prepared: Option<Arc<Layer>>,
-        pending_for: &[u32],
     ) -> Self {
-        let earlier = pending_for.iter().map(|&version| (version, PendingRows::unknown()));
         Self {
             spec,
+            uuid,
             catalog,
             current: RwLock::new(Arc::new(current)),
             earlier: Mutex::default(),
-            pending: Mutex::new(earlier.collect()),
-            prepared: Mutex::new(prepared),
+            pending: Mutex::default(),
+            prepared: Mutex::default(),
             is_dropped: AtomicBool::new(false),
             unrecorded: Mutex::default(),
         }
+    }
+
+    /// Adds the delta of a commit that is not published, and versions that rows are pending for.
+    pub(super) fn with_unpublished(
+        self,
+        prepared: Option<Arc<Layer>>,
+        pending_for: &[u32],
+    ) -> Self {
+        let pending = pending_for.iter().map(|&version| (version, PendingRows::unknown()));
+        let pending = Mutex::new(pending.collect());
+        Self { pending, prepared: Mutex::new(prepared), ..self }
     }
 
     /// Returns what the rows are.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
+    }
+
+    /// Returns its identity: another one for each tensor that the graph has had under its name.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
     }
 
     /// Returns the newest committed version.
@@ -119,6 +138,14 @@ impl TensorHandle {
     /// Returns the newest version that rows are pending for.
     pub(super) fn newest_pending(&self) -> Option<u32> {
         self.pending.lock().ignore_poison().last_key_value().map(|(&version, _)| version)
+    }
+
+    /// Returns the oldest version that rows are pending or prepared for.
+    pub(super) fn oldest_pending(&self) -> Option<u32> {
+        let pending = self.pending.lock().ignore_poison();
+        let oldest = pending.first_key_value().map(|(&version, _)| version);
+        let prepared = self.prepared().map(|delta| delta.version());
+        oldest.into_iter().chain(prepared).min()
     }
 
     /// Returns the number of earlier versions that are remembered, in use or not.

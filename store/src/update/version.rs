@@ -13,6 +13,7 @@ use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{self, ReaderKind, RowReader, gather_mapped};
 use crate::row::RowIdx;
 use crate::segment::Segment;
+use crate::version_id::VersionId;
 
 /// A tensor of a partition at a committed version. Nothing changes it, and its files stay while it
 /// lives.
@@ -293,15 +294,21 @@ impl TensorView {
 /// All open partitions of a graph at one version, whose files stay while it lives.
 #[derive(Debug)]
 pub struct GraphVersion {
-    version: u32,
+    version: VersionId,
     /// By partition and position of the tensor; no tensors for a partition that was not open.
     tensors: Vec<Vec<Arc<TensorVersion>>>,
 }
 
 impl GraphVersion {
-    /// Returns the version.
+    /// Returns its number.
     #[must_use]
     pub fn version(&self) -> u32 {
+        self.version.number
+    }
+
+    /// Returns the version; its commit is unknown where the partitions have none in common.
+    #[must_use]
+    pub fn version_id(&self) -> VersionId {
         self.version
     }
 
@@ -327,7 +334,8 @@ impl GraphHandle {
     /// Pins a committed version of all open partitions.
     ///
     /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
-    /// layers were folded into later ones.
+    /// layers were folded into later ones. Fails with [`StoreError::HistoriesDiffer`] where two
+    /// partitions have made it by different commits.
     pub fn pin(&self, version: u32) -> Result<GraphVersion, StoreError> {
         let parts = self.now();
         let mut tensors = vec![Vec::new(); parts.len()];
@@ -336,6 +344,7 @@ impl GraphHandle {
                 pinned.push(tensor.at(version).ok_or_else(|| self.no_version(version))?);
             }
         }
+        let version = VersionId::new(version, self.common_commit(version)?);
         Ok(GraphVersion { version, tensors })
     }
 }

@@ -193,14 +193,15 @@ impl World {
         if !matches!(done, Err(StoreError::WritesStopped { .. })) {
             self.model.tried_prepare();
         }
-        Ok(done?)
+        done?;
+        Ok(())
     }
 
     fn publish(&mut self) -> Finding {
         let Some(live) = &self.live else { return Ok(()) };
         let expected = self.model.version + 1;
         match live.commit_through(live.version() + 1) {
-            Ok(found) if found == expected => {
+            Ok(found) if found.number == expected => {
                 self.model.published();
                 Ok(())
             }

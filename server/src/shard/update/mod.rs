@@ -105,7 +105,7 @@ impl Shard {
                 partitions.live.prepare(version)?;
                 return Ok(pending.max(version));
             }
-            let committed = partitions.live.commit_through(version)?;
+            let committed = partitions.live.commit_through(version)?.number;
             if partitions.live.pays_to_fold() {
                 runs.ask(Folding::WherePays);
             }

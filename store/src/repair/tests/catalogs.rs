@@ -251,7 +251,7 @@ fn what_is_prepared_and_not_published_stays_so_beside_a_damaged_log() {
     fs::copy(committed.path(&path), patient.path(&path)).unwrap();
     let graph = Graph::open(&patient.graph()).unwrap();
     let catalog = graph.catalog_for_writing(PartId(0)).unwrap();
-    catalog.prepare(4, &[("feat", delta)]).unwrap();
+    catalog.prepare(4.into(), &[("feat", delta)]).unwrap();
     catalog.flush().unwrap();
     for row in 0..9 {
         catalog.put_rows("packed", 5, [(RowIdx(row), &[8; 200][..])], None).unwrap();
@@ -265,7 +265,7 @@ fn what_is_prepared_and_not_published_stays_so_beside_a_damaged_log() {
     assert!(report.done[0].action.contains("all that makes sense"), "{report:?}");
     let catalog = graph.catalog(PartId(0)).unwrap();
     assert_eq!(catalog.current_version().unwrap(), 3, "no commit has published version 4");
-    assert_eq!(catalog.prepared_version().unwrap(), Some(4));
+    assert_eq!(catalog.prepared_version().unwrap().map(|it| it.number), Some(4));
     drop(catalog);
     assert_eq!(patient.rows(), was);
     let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();

@@ -117,7 +117,7 @@ impl GraphHandle {
         let position = self.tensor_position(name)?;
         let _no_put = self.gate.write().ignore_poison();
         let mut changed = self.stored()?.meta().clone();
-        changed.tensors.retain(|tensor| tensor.name != name);
+        changed.drop_tensor(name);
         let replaced = replace_meta(&self.graph, &changed);
         // A replacement may fail after the switch: nothing is put to a tensor that may be gone.
         let is_listed = |stored: Graph| stored.meta().tensor(name).is_some();
@@ -403,7 +403,8 @@ impl Staged {
         let layer = Layer::open(segment, FIRST_VERSION, live.reader)?;
         let current = TensorVersion::new(part.version(), vec![layer]);
         let catalog = Arc::clone(&part.catalog);
-        Ok(Arc::new(TensorHandle::new(spec.clone(), catalog, current, None, &[])))
+        let uuid = live.stored()?.meta().tensor_uuid(&spec.name);
+        Ok(Arc::new(TensorHandle::new(spec.clone(), uuid, catalog, current)))
     }
 
     /// Moves a whole file to its name, durably; removes it where that fails.

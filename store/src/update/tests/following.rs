@@ -248,7 +248,7 @@ fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
     pair.follow(&follower);
     pair.writer.commit_version().unwrap();
     let mut manifest = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
-    assert_eq!(manifest.commits.iter().map(|it| it.version).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(manifest.commits.iter().map(|it| it.number).collect::<Vec<_>>(), [2, 3]);
     manifest.commits.remove(0);
     let refused = follower.install(&manifest).unwrap_err().to_string();
     assert!(refused.contains("knows its commits from version 3 on"), "{refused}");

@@ -1,7 +1,10 @@
 //! Versions that stay readable by their number, whatever is committed and folded.
 
+use std::time::Duration;
+
 use super::*;
 use crate::update::KeepRule;
+use crate::update::keep::KEPT_BY_AGE_MAX;
 
 const N_NODES: u32 = 60;
 
@@ -105,4 +108,26 @@ fn more_versions_than_a_commit_leaves_layers_can_be_kept() {
     let readable = readable(&live);
     assert!(readable.len() >= 80 && readable.len() < 101, "{readable:?}");
     assert!(!live.pays_to_fold() || readable.len() < 100);
+}
+
+/// Times are those of the commits, which the catalogs have: a restart forgets none.
+#[test]
+fn versions_are_kept_by_their_age_over_openings() {
+    let ring = ring(N_NODES, 2, 2);
+    let by_age = |hours| KeepRule { n_versions: 1, age: Duration::from_hours(hours) };
+    let live = writer(&ring);
+    live.set_keep_rule(by_age(1000));
+    for _ in 0..40 {
+        commit(&live);
+    }
+    compact(&live);
+    let expected: Vec<u32> = (41 - KEPT_BY_AGE_MAX + 1..=41).collect();
+    assert_eq!(readable(&live), expected);
+    let live = opened_again(&ring, live);
+    live.set_keep_rule(by_age(1000));
+    compact(&live);
+    assert_eq!(readable(&live), expected);
+    live.set_keep_rule(by_age(0));
+    compact(&live);
+    assert_eq!(readable(&live), [41]);
 }

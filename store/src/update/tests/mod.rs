@@ -4,8 +4,10 @@ mod concurrent;
 mod faults;
 mod following;
 mod garbage;
+mod history;
 mod hooked;
 mod kept;
+mod later;
 mod model;
 mod mounts;
 mod puts;
@@ -62,6 +64,14 @@ fn open(dir: &Path, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
 
 fn writer(ring: &Ring) -> Arc<GraphHandle> {
     open(&ring.out(), OpenMode::Write).unwrap()
+}
+
+/// Opens for writing partitions that are not of one history.
+fn aligned(ring: &Ring) -> Arc<GraphHandle> {
+    let graph = Graph::open(&ring.out()).unwrap();
+    let (live, version) = GraphHandle::align(graph, &OpenOptions::default()).unwrap();
+    assert_eq!(live.version_id().unwrap(), version);
+    Arc::new(live)
 }
 
 /// Puts the rows of `seq` to `ids`.

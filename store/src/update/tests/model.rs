@@ -130,7 +130,7 @@ fn run(n_nodes: u32, n_owners: u16, n_parts: u16, steps: &[Step]) {
                     let first = model.version + 1;
                     (first..=*version).for_each(|_| model.commit());
                 }
-                assert_eq!(live.commit_through(*version).unwrap(), model.version);
+                assert_eq!(live.commit_through(*version).unwrap().number, model.version);
             }
             Step::Prepare => {
                 live.prepare(model.version + 1).unwrap();

@@ -199,7 +199,7 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
     assert!(matches!(live.commit_through(2), Err(StoreError::Busy { .. })));
     copy.give_up().unwrap();
     copy.close(3).unwrap();
-    assert_eq!(live.commit_through(2).unwrap(), 2, "of the partitions that are left");
+    assert_eq!(live.commit_through(2).unwrap().number, 2, "of the partitions that are left");
     arrival.take().unwrap();
 
     let other = open_part(&elsewhere(&ring), PART, OpenMode::Write);
@@ -207,7 +207,7 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
     let seqs = |tensor| seqs_of(&latest(&other), tensor, &ids).unwrap();
     let expected = |seq: &dyn Fn(usize) -> u8| (0..ids.len()).map(seq).collect::<Vec<u8>>();
     assert_eq!(seqs("feat"), expected(&|_| 0));
-    assert_eq!(other.commit_through(2).unwrap(), 2);
+    assert_eq!(other.commit_through(2).unwrap().number, 2);
     assert_eq!(seqs("feat"), expected(&|at| u8::from(at < 30)));
     assert_eq!(seqs("mark"), expected(&|at| u8::from(at == 7 || at == 8)));
     assert_eq!(other.commit_version().unwrap(), 3);

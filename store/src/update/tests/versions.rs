@@ -3,7 +3,7 @@
 use lodestore_graph::PartId;
 
 use super::*;
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ChangedParts};
 use crate::file_system::Disk;
 use crate::reader::ReaderKind;
 use crate::row::RowIdx;
@@ -93,7 +93,7 @@ fn rows_are_visible_when_published_and_a_commit_that_was_cut_off_ends_the_same()
     let live = writer(&ring);
     assert_eq!(seqs(&latest(&live), "feat")[3], 0, "not published yet");
     for _ in 0..2 {
-        assert_eq!(live.commit_through(2).unwrap(), 2);
+        assert_eq!(live.commit_through(2).unwrap().number, 2);
         let found = seqs(&latest(&live), "feat");
         assert_eq!((found[3], found[40]), (1, 1), "what was put after is not in it");
     }
@@ -123,8 +123,8 @@ fn a_commit_with_nothing_put_makes_an_equal_version() {
     put(&live, "mark", &[1], 5);
     assert_eq!((live.commit_version().unwrap(), live.commit_version().unwrap()), (2, 3));
     assert_eq!(seqs(&at(&live, 2).unwrap(), "mark"), seqs(&at(&live, 3).unwrap(), "mark"));
-    assert_eq!(live.commit_through(2).unwrap(), 3, "it was reached before");
-    assert_eq!(live.commit_through(7).unwrap(), 7);
+    assert_eq!(live.commit_through(2).unwrap().number, 3, "it was reached before");
+    assert_eq!(live.commit_through(7).unwrap().number, 7);
     assert_eq!(compact(&live), 1);
     assert_eq!(live.oldest_version(), 2, "versions after it changed no row");
 }
@@ -172,7 +172,7 @@ fn a_cut_off_commit_is_one_version_to_readers_and_the_next_to_writers() {
     let graph = Graph::open(&ring.out()).unwrap();
     let dir = graph.part_dir(PartId(1)).join("catalog");
     let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(1)).unwrap();
-    catalog.publish(2, ["feat"]).unwrap();
+    catalog.publish(2.into(), ["feat"], &ChangedParts::default()).unwrap();
     drop(catalog);
     let reader = open(&ring.out(), OpenMode::Read).unwrap();
     assert_eq!((reader.version(), reader.oldest_version()), (1, 1));
@@ -212,7 +212,7 @@ fn one_writer_at_a_time_and_readers_beside_it() {
 }
 
 #[test]
-fn partitions_of_several_writers_meet_at_the_highest_version() {
+fn partitions_of_several_writers_meet_in_a_version_that_aligns_them() {
     let ring = ring(40, 2, 2);
     let only = |part| {
         let graph = Graph::open(&ring.out()).unwrap();
@@ -224,11 +224,13 @@ fn partitions_of_several_writers_meet_at_the_highest_version() {
     let elsewhere = try_put(&first, "feat", &[39], 1).unwrap_err();
     assert!(matches!(elsewhere, StoreError::NoPart { part: PartId(1), .. }), "{elsewhere}");
     try_put(&second, "feat", &[39], 2).unwrap();
-    assert_eq!(first.commit_through(4).unwrap(), 4);
+    assert_eq!(first.commit_through(4).unwrap().number, 4);
     drop((first, second));
-    let live = writer(&ring);
-    assert_eq!(live.version(), 4);
-    let found = seqs(&at(&live, 4).unwrap(), "feat");
+    let refused = open(&ring.out(), OpenMode::Write).unwrap_err();
+    assert!(matches!(refused, StoreError::HistoriesDiffer { .. }), "{refused}");
+    let live = aligned(&ring);
+    assert_eq!(live.version(), 5);
+    let found = seqs(&at(&live, 5).unwrap(), "feat");
     assert_eq!((found[0], found[39]), (1, 2));
 }
 

@@ -21,6 +21,7 @@ use super::open::OpenedPart;
 use super::{GraphHandle, OpenMode, PartHandle, Parts};
 use crate::error::StoreError;
 use crate::graph::{Graph, part_dir};
+use crate::version_id::{CommitId, VersionId};
 
 pub use export::PartCopy;
 pub use part_files::PartFiles;
@@ -157,17 +158,25 @@ impl GraphHandle {
 
     /// Puts a partition in the list, and where puts are taken brings it and the others to the
     /// higher of their versions.
+    ///
+    /// Commits of other servers may have made its versions up to there, and those of the others:
+    /// its catalog says so.
     pub(super) fn take_in(&self, opened: Arc<PartHandle>, version: u32) -> Result<(), StoreError> {
-        let alone = self.commits();
+        let mut turn = self.commits();
         let highest =
             version.max(self.open_parts().iter().map(|it| it.version()).max().unwrap_or(0));
+        if self.mode == OpenMode::Write && !self.open_parts().is_empty() {
+            opened.catalog.set_joined_at(highest)?;
+            opened.joined_at.store(highest, Ordering::Release);
+        }
         {
             let _gate = self.gate.write().ignore_poison();
             self.replace(opened.part, Some(opened));
         }
         if self.mode == OpenMode::Write {
             self.check_writable()?;
-            self.advance(&alone, highest)?;
+            let highest = VersionId::new(highest, CommitId::UNKNOWN);
+            self.advance(&mut turn, highest)?;
         }
         self.note_version();
         Ok(())

@@ -51,8 +51,7 @@ impl GraphHandle {
                 layers.push(Arc::clone(layer));
             }
         }
-        let tensors =
-            tensors.iter().map(|(of, tensor)| manifest_of(&of.spec().name, tensor)).collect();
+        let tensors = tensors.iter().map(|(of, tensor)| manifest_of(of, tensor)).collect();
         let commits = open.catalog.commits(version)?;
         let manifest = Manifest { graph: self.graph.uuid(), part, version, tensors, commits };
         Ok(PartFiles { manifest, files, layers })
@@ -130,7 +129,7 @@ fn one_version(part: &PartHandle) -> Result<(u32, Vec<TensorAt>), StoreError> {
     Err(super::busy(part.part, "one commit follows the other"))
 }
 
-fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
+fn manifest_of(of: &TensorHandle, tensor: &TensorVersion) -> ManifestTensor {
     let record = |layer: &Layer| {
         let segment = layer.segment();
         let file = segment.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -143,7 +142,8 @@ fn manifest_of(name: &str, tensor: &TensorVersion) -> ManifestTensor {
         record: record(layer),
     };
     ManifestTensor {
-        name: name.to_owned(),
+        name: of.spec().name.clone(),
+        uuid: of.uuid(),
         base: (base.version(), record(base)),
         deltas: tensor.layers()[1..].iter().map(delta).collect(),
     }

@@ -35,7 +35,7 @@ impl UncommittedRows {
     /// has failed may have recorded more than is known in memory.
     pub(super) fn of(live: &GraphHandle, part: &PartHandle) -> Result<Self, StoreError> {
         let (catalog, mut all) = (&part.catalog, VecDeque::new());
-        let prepared_version = catalog.prepared_version()?;
+        let prepared_version = catalog.prepared_version()?.map(|it| it.number);
         for (tensor, position) in part.listed().zip(0u16..) {
             let spec = tensor.spec();
             let mut push = |version, prepared| {

@@ -42,7 +42,7 @@ impl Walk<'_> {
         let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
         let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
         known.extend([QUARANTINE_DIR, LOCK_FILE].map(str::to_owned));
-        let prepared = catalog.prepared_version().ok().flatten().unwrap_or(0);
+        let prepared = catalog.prepared_version().ok().flatten().map_or(0, |it| it.number);
         for tensor in &self.graph.meta().tensors {
             let deltas = catalog.deltas(&tensor.name).unwrap_or_default().into_iter();
             let prepared = catalog.prepared_delta(&tensor.name, prepared).ok().flatten();

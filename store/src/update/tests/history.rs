@@ -1,0 +1,291 @@
+//! Versions of one number that are of different histories, and partitions that lag.
+
+use std::path::{Path, PathBuf};
+
+use lodestore_graph::PartId;
+use uuid::Uuid;
+
+use super::*;
+use crate::repair::{RepairMode, repair};
+use crate::version_id::{CommitId, VersionId};
+
+const N_NODES: u32 = 40;
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &to),
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+fn lose_catalog(ring: &Ring, part: u16) {
+    std::fs::remove_dir_all(part_dir(ring, part).join("catalog")).unwrap();
+}
+
+fn repaired(ring: &Ring) -> Arc<GraphHandle> {
+    repair(&ring.out(), RepairMode::Apply, &mut |_, _| {}).unwrap();
+    writer(ring)
+}
+
+/// Returns the folder of a partition.
+fn part_dir(ring: &Ring, part: u16) -> PathBuf {
+    Graph::open(&ring.out()).unwrap().part_dir(PartId(part))
+}
+
+/// Copies a partition away, and brings the copy back in the place of what is there then.
+struct Copied {
+    from: PathBuf,
+    copy: PathBuf,
+}
+
+impl Copied {
+    fn of(ring: &Ring, part: u16) -> Self {
+        let from = part_dir(ring, part);
+        let copy = ring.dir.path().join(format!("copy-{}", Uuid::new_v4()));
+        copy_folder(&from, &copy);
+        Self { from, copy }
+    }
+
+    fn bring_back(&self) {
+        std::fs::remove_dir_all(&self.from).unwrap();
+        copy_folder(&self.copy, &self.from);
+    }
+}
+
+fn commit_all(live: &GraphHandle, seq: u32) -> u32 {
+    put(live, "feat", &(0..N_NODES).collect::<Vec<_>>(), seq);
+    live.commit_version().unwrap()
+}
+
+fn refusal(ring: &Ring) -> String {
+    let error = open(&ring.out(), OpenMode::Write).unwrap_err();
+    assert!(matches!(error, StoreError::HistoriesDiffer { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn all_partitions_record_the_commit_of_a_version() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    assert_eq!(live.version_id().unwrap(), VersionId::from(1), "no commit has made it");
+    commit_all(&live, 1);
+    // A commit that changes rows of one partition alone.
+    put(&live, "feat", &[0], 2);
+    live.commit_version().unwrap();
+    let versions = live.part_version_ids();
+    assert_eq!(versions[0].1, versions[1].1);
+    assert!(versions[0].1.commit.is_shared());
+    assert_eq!(live.version_id().unwrap(), versions[0].1);
+    let of_second = live.commit_of(PartId(1), 2).unwrap();
+    assert_ne!(of_second, versions[0].1.commit);
+    let pinned = live.pin(2).unwrap();
+    assert_eq!(pinned.version_id(), VersionId::new(2, of_second));
+    drop(live);
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    assert_eq!(reader.part_version_ids(), versions);
+    assert_eq!(reader.commit_of(PartId(0), 2).unwrap(), of_second);
+}
+
+#[test]
+fn a_version_of_another_history_is_refused_by_both_ids() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    let here = live.version_id().unwrap();
+    live.check_version(here).unwrap();
+    live.check_version(2.into()).unwrap();
+    let other = VersionId::new(2, CommitId::draw());
+    let error = live.check_version(other).unwrap_err();
+    assert!(matches!(error, StoreError::OtherHistory { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&here.commit.to_string()), "{text}");
+    assert!(text.contains(&other.commit.to_string()), "{text}");
+}
+
+#[test]
+fn a_partition_that_lags_by_more_than_a_commit_is_refused_until_it_is_aligned() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let copied = Copied::of(&ring, 1);
+    let live = writer(&ring);
+    commit_all(&live, 2);
+    commit_all(&live, 3);
+    drop(live);
+    copied.bring_back();
+    let refused = refusal(&ring);
+    assert!(refused.contains("partition 0 has version 4 (commit "), "{refused}");
+    assert!(refused.contains("partition 1 has version 2 (commit "), "{refused}");
+    assert_eq!(refusal(&ring), refused, "nothing has changed");
+    let live = aligned(&ring);
+    assert_eq!(live.version(), 5);
+    let found = seqs(&latest(&live), "feat");
+    assert_eq!((found[0], found[N_NODES as usize - 1]), (3, 1), "its rows as they are");
+    drop(live);
+    assert_eq!(commit_all(&writer(&ring), 4), 6);
+}
+
+#[test]
+fn a_partition_that_lost_rows_of_the_last_commit_is_not_rolled_forward() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let copied = Copied::of(&ring, 1);
+    commit_all(&writer(&ring), 2);
+    copied.bring_back();
+    refusal(&ring);
+}
+
+#[test]
+fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_as_that_commit() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let copied = Copied::of(&ring, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[0], 2);
+    live.commit_version().unwrap();
+    let made = live.version_id().unwrap();
+    drop(live);
+    copied.bring_back();
+    let live = writer(&ring);
+    assert_eq!(live.version_id().unwrap(), made, "both have recorded the same commit");
+}
+
+#[test]
+fn partitions_that_made_a_version_by_different_commits_are_refused() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let [first, second] = [0, 1].map(|part| Copied::of(&ring, part));
+    commit_all(&writer(&ring), 2);
+    let of_other_history = Copied::of(&ring, 1);
+    first.bring_back();
+    second.bring_back();
+    commit_all(&writer(&ring), 3);
+    // The copy has the number of the other partition, and another commit.
+    of_other_history.bring_back();
+    refusal(&ring);
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    let pinned = reader.pin(3).unwrap_err();
+    assert!(matches!(pinned, StoreError::HistoriesDiffer { .. }), "{pinned}");
+    assert!(reader.version_id().is_err());
+    let live = aligned(&ring);
+    assert_eq!(live.version(), 4);
+    live.version_id().unwrap();
+    live.pin(4).unwrap();
+}
+
+#[test]
+fn a_cut_off_commit_keeps_the_id_of_its_first_step() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[0, 39], 1);
+    let drawn = CommitId::draw();
+    assert_eq!(live.prepare(VersionId::new(2, drawn)).unwrap(), drawn);
+    let later = VersionId::new(2, CommitId::draw());
+    assert_eq!(live.prepare(later).unwrap(), drawn, "the first one has fixed it");
+    drop(live);
+    let live = writer(&ring);
+    assert_eq!(live.prepare(later).unwrap(), drawn, "also after a restart");
+    live.commit_version().unwrap();
+    assert_eq!(live.version_id().unwrap(), VersionId::new(2, drawn));
+    assert_eq!(live.prepare(later).unwrap(), drawn, "it is committed");
+}
+
+#[test]
+fn over_several_servers_the_id_of_the_second_step_counts() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[0], 1);
+    let smallest = CommitId::draw();
+    live.prepare(VersionId::new(2, CommitId::draw())).unwrap();
+    let made = live.commit_through(VersionId::new(2, smallest)).unwrap();
+    assert_eq!(made, VersionId::new(2, smallest));
+    let again = live.commit_through(VersionId::new(2, CommitId::draw())).unwrap();
+    assert_eq!(again, made, "it was committed before");
+}
+
+#[test]
+fn a_commit_far_ahead_makes_no_versions_in_between() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &[0], 1);
+    let made = live.commit_through(VersionId::new(60_000, CommitId::draw())).unwrap();
+    let manifest = live.part_files(PartId(0)).unwrap().manifest().clone();
+    let numbers: Vec<u32> = manifest.commits.iter().map(|commit| commit.number).collect();
+    assert_eq!(numbers, [59_999, 60_000], "its second partition had nothing for version 2");
+    assert_eq!(manifest.version_id(), made);
+    assert_eq!(seqs(&latest(&live), "feat")[0], 1);
+}
+
+#[test]
+fn a_repair_finds_the_commits_of_a_lost_catalog() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    let mut made = Vec::new();
+    for seq in 1..4 {
+        commit_all(&live, seq);
+        made.push(live.version_id().unwrap());
+    }
+    compact(&live);
+    commit_all(&live, 4);
+    made.push(live.version_id().unwrap());
+    // Of this commit no file of partition 1 tells.
+    put(&live, "feat", &[0], 5);
+    live.commit_version().unwrap();
+    made.push(live.version_id().unwrap());
+    drop(live);
+    for part in [0, 1] {
+        lose_catalog(&ring, part);
+        let live = repaired(&ring);
+        assert_eq!(live.version_id().unwrap(), made[4], "partition {part}");
+        for version in &made {
+            let found = live.commit_of(PartId(part), version.number).unwrap();
+            assert_eq!(found, version.commit, "partition {part}, version {version}");
+        }
+    }
+    // Without a neighbour the files alone tell.
+    lose_catalog(&ring, 0);
+    lose_catalog(&ring, 1);
+    let live = repaired(&ring);
+    for version in &made[2..] {
+        let found = live.commit_of(PartId(0), version.number).unwrap();
+        assert_eq!(found, version.commit, "version {version}");
+    }
+}
+
+#[test]
+fn a_tensor_that_was_dropped_and_made_again_is_not_the_one_of_an_earlier_manifest() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    let before = live.part_files(PartId(0)).unwrap().manifest().clone();
+    let spec = live.graph().tensor("feat").unwrap().clone();
+    live.drop_tensor("feat").unwrap();
+    drop(live);
+    let live = writer(&ring);
+    let mut tensor = live.new_tensor(spec, crate::codec::SegmentCodec::Raw).unwrap();
+    tensor.write_rows(&[7].repeat(N_NODES as usize * 99)).unwrap();
+    tensor.finish().unwrap();
+    let now = live.part_files(PartId(0)).unwrap().manifest().clone();
+    let names = |of: &crate::follow::Manifest| {
+        of.tensors.iter().map(|tensor| tensor.name.clone()).collect::<Vec<_>>()
+    };
+    let mut sorted = [names(&before), names(&now)];
+    sorted.iter_mut().for_each(|names| names.sort());
+    assert_eq!(sorted[0], sorted[1]);
+    assert!(!now.has_tensors_of(&before));
+    drop(live);
+    let live = writer(&ring);
+    let again = live.part_files(PartId(0)).unwrap().manifest().clone();
+    assert!(again.has_tensors_of(&now), "the same one after a restart");
+}

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "bucket/away.rs"]
+mod away;
 #[path = "bucket/servers.rs"]
 mod servers;
 mod support;

@@ -9,12 +9,20 @@ use thiserror::Error;
 /// Why a bucket could not be read, written or trusted.
 #[derive(Debug, Error)]
 pub enum BucketError {
-    /// It cannot be done as things are, or the object store refused, failed, or did not answer.
+    /// It cannot be done as things are, or the object store refused.
     #[error("{place}: {reason}")]
     Refused {
         /// The bucket, an object, a folder or a file.
         place: String,
         /// The reason, with what helps.
+        reason: String,
+    },
+    /// The object store failed, or did not answer. It may do so later.
+    #[error("{place}: {reason}")]
+    Unreachable {
+        /// The object.
+        place: String,
+        /// The failure.
         reason: String,
     },
     /// An object is not the one that was written there.

@@ -1,11 +1,12 @@
 //! The choice of the publications that garbage collection removes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use lodestore_graph::PartId;
+use lodestore_store::CommitId;
 
-use crate::search::{Seen, highest_up_to, source_of};
+use crate::search::{Seen, are_of_one_commit, highest_up_to, source_of};
 
 /// Time for which a publication that was replaced, and a chunk without a publication, stay unless
 /// another is given.
@@ -17,6 +18,8 @@ pub(crate) struct PartHistory {
     pub(crate) part: PartId,
     pub(crate) publications: Vec<Seen>,
     pub(crate) ages: Vec<Duration>,
+    /// The commits of versions, as far as they are known.
+    pub(crate) commits: BTreeMap<u32, CommitId>,
 }
 
 /// The versions that are kept beside the newest publications.
@@ -53,8 +56,21 @@ pub(crate) fn removed_publications(parts: &[PartHistory], keep: &Keep) -> Vec<Ve
     parts.iter().map(removed).collect()
 }
 
-/// Returns the highest complete version up to `version`.
+/// Returns the highest version up to `version` that every partition has, of one commit.
 fn complete_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
+    loop {
+        version = held_up_to(parts, version)?;
+        if are_of_one_commit(
+            parts.iter().map(|part| part.commits.get(&version).copied().unwrap_or_default()),
+        ) {
+            return Some(version);
+        }
+        version = version.checked_sub(1)?;
+    }
+}
+
+/// Returns the highest version up to `version` that every partition has.
+fn held_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
     let mut at = 0;
     while at < parts.len() {
         let highest = highest_up_to(&parts[at].publications, version)?;
@@ -118,7 +134,12 @@ mod tests {
                 // Later ones are younger.
                 hours.sort_by(|a, b| b.cmp(a));
                 let ages = hours.into_iter().map(|it| it * HOUR).collect();
-                PartHistory { part: PartId(0), publications: publications.clone(), ages }
+                PartHistory {
+                    part: PartId(0),
+                    publications: publications.clone(),
+                    ages,
+                    commits: BTreeMap::new(),
+                }
             })
         });
         prop::collection::vec(part, 1..4)
@@ -199,6 +220,7 @@ mod tests {
             coverage: Some(lodestore_store::follow::Coverage::new(version, version, Vec::new())),
         };
         let part = |versions: &[u32]| PartHistory {
+            commits: BTreeMap::new(),
             part: PartId(0),
             publications: (1..).zip(versions).map(|(at, version)| whole(at, *version)).collect(),
             ages: (1..=versions.len() as u32).rev().map(|age| age * 100 * HOUR).collect(),
@@ -211,6 +233,33 @@ mod tests {
         assert_eq!(removed_publications(&parts, &keep), vec![Vec::<u64>::new(); 2]);
     }
 
+    #[test]
+    fn a_version_of_two_commits_is_not_counted() {
+        let of_2 = CommitId::draw();
+        let part = |of_3: CommitId| PartHistory {
+            part: PartId(0),
+            publications: (1..=3)
+                .map(|version| Seen {
+                    sequence: version.into(),
+                    version,
+                    coverage: Some(lodestore_store::follow::Coverage::new(
+                        version,
+                        version,
+                        Vec::new(),
+                    )),
+                })
+                .collect(),
+            ages: vec![300 * HOUR, 200 * HOUR, 100 * HOUR],
+            commits: BTreeMap::from([(2, of_2), (3, of_3)]),
+        };
+        let keep = Keep { n_versions: 1, pinned: BTreeSet::new(), grace: GRACE };
+        let (a, b) = (CommitId::draw(), CommitId::draw());
+        let removed = removed_publications(&[part(a), part(b)], &keep);
+        assert_eq!(removed, [vec![1], vec![1]], "version 2 is the newest complete one");
+        let removed = removed_publications(&[part(a), part(a)], &keep);
+        assert_eq!(removed, [vec![1, 2], vec![1, 2]]);
+    }
+
     /// A reader of the version before may be midway, whenever its publications were replaced.
     #[test]
     fn a_version_stays_for_the_grace_period_after_another_is_complete() {
@@ -220,6 +269,7 @@ mod tests {
             coverage: Some(lodestore_store::follow::Coverage::new(version, version, Vec::new())),
         };
         let part = |hours: [u32; 2]| PartHistory {
+            commits: BTreeMap::new(),
             part: PartId(0),
             publications: vec![whole(1, 1), whole(2, 2)],
             ages: hours.map(|age| age * HOUR).to_vec(),

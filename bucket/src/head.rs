@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 use lodestore_store::follow::{Manifest, Succession};
+use lodestore_store::{CommitId, GraphHandle, VersionId};
 use uuid::Uuid;
 
 use crate::bucket::Bucket;
@@ -22,6 +23,20 @@ pub(crate) struct Head {
     /// `None` before the first one.
     pub(crate) last: Option<Last>,
     pub(crate) standing: Standing,
+    /// The newest version that the folder has published, as it has recorded it.
+    pub(crate) recorded: Option<VersionId>,
+    /// The folder has other rows of the version that is published: a tensor was imported again.
+    pub(crate) is_stale: bool,
+}
+
+/// Whether a request to take over vouches for a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Folder {
+    /// It has to know the commit that it continues, by its catalog, its record of publications, or
+    /// the files of that version.
+    Continues,
+    /// It may have forgotten that, as long as nothing in it contradicts what is published.
+    TakesOver,
 }
 
 /// The knowledge of a writer about the newest publication.
@@ -68,7 +83,9 @@ impl Bucket {
         for part in parts {
             let last = self.last(ours, part, 0).await?;
             let found = last.as_ref().map_or(0, |last| last.publication.epoch);
-            let owned = epochs.of(part).unwrap_or(found);
+            let known = epochs.of(part);
+            let owned = known.map_or(found, |known| known.epoch);
+            let recorded = known.and_then(|known| known.published);
             if let Some(last) = last.as_ref().filter(|_| owned < found) {
                 return Err(self.taken_over(&last.publication));
             }
@@ -80,7 +97,8 @@ impl Bucket {
                 );
                 return Err(self.damaged(&publications_prefix(part), reason));
             }
-            heads.push(Head { part, epoch: owned, last, standing: Standing::Found });
+            let standing = Standing::Found;
+            heads.push(Head { part, epoch: owned, last, standing, recorded, is_stale: false });
         }
         Ok(heads)
     }
@@ -128,19 +146,30 @@ impl Bucket {
         &self,
         last: &Publication,
         ours: &Manifest,
+        known: Known,
+        folder: Folder,
     ) -> Result<bool, BucketError> {
-        match ours.succession(&last.manifest) {
+        let theirs = &last.manifest;
+        let is_same = || ours.has_rows_of(theirs);
+        match ours.succession(theirs) {
             Succession::Later => Ok(false),
-            Succession::Same => Ok(ours.has_tensors_of(&last.manifest)),
+            Succession::Same => Ok(is_same()),
             Succession::Earlier => Err(self.behind(last, ours)),
+            Succession::Apart | Succession::Unknown
+                if continues_unknown(ours, theirs, known, folder) =>
+            {
+                Ok(ours.version() == theirs.version() && is_same())
+            }
             Succession::Apart => Err(self.fenced(last)),
+            // It was made here by another commit, as the catalog says.
+            Succession::Unknown if known.commit.is_known() => Err(self.fenced(last)),
             // The folder is behind, whatever its history: the bucket is not.
             Succession::Unknown if ours.version() < last.version() => Err(self.behind(last, ours)),
             Succession::Unknown => {
                 let reason = format!(
-                    "partition {} is published at version {}. More than 1,024 commits later, at version \
-                     {}, this folder no longer knows by which commit that was made. If no other folder \
-                     has published it, `lode serve --take-over` continues",
+                    "partition {} is published at version {}. At version {}, this folder no longer \
+                     knows by which commit that was made, and has no record of publishing it. If no \
+                     other folder has published it, a takeover continues it",
                     last.part(),
                     last.version(),
                     ours.version()
@@ -159,6 +188,7 @@ impl Bucket {
         publication: Publication,
     ) -> Result<Option<Last>, BucketError> {
         if self.publish(graph, &publication).await? {
+            head.recorded = Some(publication.manifest.version_id());
             let bytes = publication.to_bytes();
             head.last = Some(Last::new(publication, &bytes));
             head.standing = Standing::Own;
@@ -235,7 +265,70 @@ impl Bucket {
     }
 }
 
+/// What a folder knows of a published version beside its manifest, which lists its last commits
+/// alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The commit that made the published version here, as the catalog says.
+    commit: CommitId,
+    /// The newest version that the folder has published, as it has recorded it.
+    recorded: Option<VersionId>,
+}
+
+impl Known {
+    pub(crate) fn of(
+        live: &GraphHandle,
+        last: &Publication,
+        recorded: Option<VersionId>,
+    ) -> Result<Self, BucketError> {
+        Ok(Self { commit: live.commit_of(last.part(), last.version())?, recorded })
+    }
+}
+
+/// Returns whether a manifest continues a published one, although it does not list by which commit
+/// that was made.
+///
+/// The catalog of the folder says so, or its record, or the files of the published version that the
+/// folder has. A takeover vouches for the rest, as far as no file of both contradicts it.
+fn continues_unknown(ours: &Manifest, published: &Manifest, known: Known, folder: Folder) -> bool {
+    let version = published.version();
+    if ours.graph() != published.graph() || ours.version() < version {
+        return false;
+    }
+    let id = published.version_id();
+    if known.commit.is_known() {
+        return known.commit == id.commit;
+    }
+    let common = ours.common_files(published);
+    if common.different > 0 {
+        return false;
+    }
+    let at_it = ours.at(version);
+    let has_its_files = at_it
+        .is_some_and(|at_it| at_it.files().eq(published.files()) && at_it.has_rows_of(published));
+    let is_forgotten = ours.succession(published) == Succession::Unknown;
+    let is_vouched_for = folder == Folder::TakesOver && (is_forgotten || common.same > 0);
+    known.recorded == Some(id) || has_its_files || is_vouched_for
+}
+
+impl Standing {
+    /// Returns the same, without the knowledge of which chunks are there.
+    pub(crate) fn without_chunks(self) -> Self {
+        match self {
+            Self::Own => Self::Continued,
+            other => other,
+        }
+    }
+}
+
 impl Head {
+    /// Returns the newest published version, if the folder has published or continues it.
+    pub(crate) fn continued(&self) -> Option<VersionId> {
+        let last = self.last.as_ref().filter(|_| self.standing != Standing::Found);
+        last.filter(|_| self.standing != Standing::Overtaken)
+            .map(|last| last.publication.manifest.version_id())
+    }
+
     /// Returns the number of the newest publication; 0 before the first.
     pub(crate) fn sequence(&self) -> u64 {
         self.last.as_ref().map_or(0, |last| last.publication.sequence)

@@ -3,7 +3,8 @@
 //! This crate knows keys and objects of a bucket, publications of partitions, and how files travel
 //! there and back. It does not know segments, tensors or versions beyond a manifest, nor servers.
 //!
-//! `layout`, `sealed`, `publication`, `search`, `upload_plan` and `gc_plan` are free of I/O.
+//! `layout`, `sealed`, `publication`, `search`, `upload_plan` and `gc_plan` are free of I/O. `lease`
+//! and `gc` say why garbage collection removes nothing that a writer or a reader needs.
 //! `docs/decisions/0049-publications-in-a-bucket.md` has the reasons.
 //!
 //! ```no_run
@@ -27,6 +28,7 @@ pub mod gc_plan;
 mod head;
 pub mod inspect;
 mod layout;
+mod lease;
 mod publication;
 mod publisher;
 mod pull;
@@ -37,11 +39,12 @@ mod takeover;
 mod upload_plan;
 pub mod verify;
 
-pub use bucket::Bucket;
+pub use bucket::{Bucket, Reached};
 pub use error::BucketError;
 pub use follow::BucketFollower;
 pub use gc::{GcOptions, GcReport};
-pub use publisher::{Folder, Publisher};
+pub use head::Folder;
+pub use publisher::{Cut, Publisher};
 pub use pull::{PullOptions, PullReport};
 pub use push::PushReport;
 

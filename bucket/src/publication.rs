@@ -6,8 +6,11 @@ use lodestore_graph::PartId;
 use lodestore_store::follow::Manifest;
 use uuid::Uuid;
 
-use crate::layout::{CHUNK_BYTES, ChunkId, chunk_lengths};
+use crate::layout::{CHUNK_BYTES, ChunkId, UploadId, chunk_lengths};
 use crate::sealed::{Fields, Kind, Unsealed, seal, unseal};
+
+/// Bytes of the hash of a chunk.
+const HASH_BYTES: usize = 32;
 
 /// The identity of the graph of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +115,8 @@ impl Publication {
     }
 
     /// Returns, little-endian: sequence u64 | epoch u32 | attempt 16 | previous 32 | manifest (u32
-    /// and bytes) | files u16. Each file has its name (u16 and bytes), bytes u64, and 32 for each
-    /// of its chunks.
+    /// and bytes) | files u16. Each file has its name (u16 and bytes), bytes u64, and for each of its
+    /// chunks hash 32 | upload u64; in format 1 the hash alone.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let manifest = self.manifest.to_bytes();
         let mut body = self.sequence.to_le_bytes().to_vec();
@@ -130,12 +133,15 @@ impl Publication {
             body.extend_from_slice(&n_bytes.to_le_bytes());
             body.extend_from_slice(file.name.as_bytes());
             body.extend_from_slice(&file.n_bytes.to_le_bytes());
-            body.extend_from_slice(file.chunks.as_flattened());
+            for chunk in &file.chunks {
+                body.extend_from_slice(&chunk.hash);
+                body.extend_from_slice(&chunk.upload.0.to_le_bytes());
+            }
         }
         seal(Kind::Publication, &body)
     }
 
-    fn from_body(mut fields: Fields<'_>) -> Result<Self, Unsealed> {
+    fn from_body(format: u32, mut fields: Fields<'_>) -> Result<Self, Unsealed> {
         let (sequence, epoch) = (fields.u64()?, fields.u32()?);
         let attempt = Uuid::from_bytes(fields.take()?);
         let previous = fields.take()?;
@@ -156,9 +162,11 @@ impl Publication {
             }
             let n_bytes = fields.u64()?;
             let n_chunks = usize::try_from(n_bytes.div_ceil(CHUNK_BYTES as u64));
-            let n_listed = n_chunks.ok().and_then(|n| n.checked_mul(size_of::<ChunkId>()));
-            let chunks = fields.slice(n_listed.ok_or("a file is too long")?)?;
-            let chunks = chunks.as_chunks().0.to_vec();
+            let id_bytes = if format == 1 { HASH_BYTES } else { HASH_BYTES + size_of::<u64>() };
+            let n_listed = n_chunks.ok().and_then(|n| n.checked_mul(id_bytes));
+            let listed = fields.slice(n_listed.ok_or("a file is too long")?)?;
+            let chunks = listed.chunks_exact(id_bytes).map(chunk_from_bytes);
+            let chunks = chunks.collect::<Result<_, Unsealed>>()?;
             files.push(PublishedFile { name: name.to_owned(), n_bytes, chunks });
         }
         fields.end()?;
@@ -205,11 +213,11 @@ impl Published {
         part: PartId,
         sequence: u64,
     ) -> Result<Self, Unsealed> {
-        let (kind, body) = unseal(bytes)?;
+        let (kind, format, body) = unseal(bytes)?;
         let mut fields = Fields(body);
         let (found, published) = match kind {
             Kind::Publication => {
-                let publication = Publication::from_body(fields)?;
+                let publication = Publication::from_body(format, fields)?;
                 let manifest = &publication.manifest;
                 if (manifest.graph(), manifest.part()) != (graph, part) {
                     return Err(format!(
@@ -235,6 +243,17 @@ impl Published {
     }
 }
 
+/// Reads the name of a chunk: a hash, or a hash and the number of its upload.
+fn chunk_from_bytes(bytes: &[u8]) -> Result<ChunkId, Unsealed> {
+    let mut fields = Fields(bytes);
+    let hash = fields.take()?;
+    let upload = match fields.0.is_empty() {
+        true => UploadId::UNNUMBERED,
+        false => UploadId(fields.u64()?),
+    };
+    Ok(ChunkId { hash, upload })
+}
+
 /// Returns the object of a pin.
 pub(crate) fn pin_to_bytes(version: u32) -> Vec<u8> {
     seal(Kind::Pin, &version.to_le_bytes())
@@ -248,9 +267,78 @@ pub(crate) fn pin_from_bytes(bytes: &[u8]) -> Result<u32, Unsealed> {
     Ok(version)
 }
 
+/// Returns the lease of an upload: the uploads that it continues, u64 each.
+pub(crate) fn lease_to_bytes(continued: &[UploadId]) -> Vec<u8> {
+    let numbers = continued.iter().flat_map(|upload| upload.0.to_le_bytes());
+    seal(Kind::Upload, &numbers.collect::<Vec<u8>>())
+}
+
+/// Reads the uploads that an upload continues.
+pub(crate) fn lease_from_bytes(bytes: &[u8]) -> Result<Vec<UploadId>, Unsealed> {
+    let mut fields = body_of(bytes, Kind::Upload)?;
+    let mut continued = Vec::new();
+    while !fields.0.is_empty() {
+        continued.push(UploadId(fields.u64()?));
+    }
+    Ok(continued)
+}
+
+/// Returns the publications that a run of garbage collection removes: partition u16 | sequence u64
+/// each.
+pub(crate) fn condemned_to_bytes(condemned: &BTreeSet<(PartId, u64)>) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (part, sequence) in condemned {
+        body.extend_from_slice(&part.0.to_le_bytes());
+        body.extend_from_slice(&sequence.to_le_bytes());
+    }
+    seal(Kind::Condemned, &body)
+}
+
+/// Reads the publications that a run of garbage collection removes.
+pub(crate) fn condemned_from_bytes(bytes: &[u8]) -> Result<BTreeSet<(PartId, u64)>, Unsealed> {
+    let mut fields = body_of(bytes, Kind::Condemned)?;
+    let mut condemned = BTreeSet::new();
+    while !fields.0.is_empty() {
+        condemned.insert((PartId(fields.u16()?), fields.u64()?));
+    }
+    Ok(condemned)
+}
+
+/// The publications of a partition that garbage collection has left: all others up to `up_to` are
+/// tombstones, which stay so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Floor {
+    pub(crate) up_to: u64,
+    /// Ascending.
+    pub(crate) left: Vec<u64>,
+}
+
+impl Floor {
+    /// Returns, little-endian: up to u64 | left u64 each.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let numbers = std::iter::once(&self.up_to).chain(&self.left);
+        seal(Kind::Floor, &numbers.flat_map(|it| it.to_le_bytes()).collect::<Vec<u8>>())
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Unsealed> {
+        let mut fields = body_of(bytes, Kind::Floor)?;
+        let mut floor = Self { up_to: fields.u64()?, left: Vec::new() };
+        while !fields.0.is_empty() {
+            let sequence = fields.u64()?;
+            let before = floor.left.last().copied().unwrap_or(0);
+            if sequence <= before || sequence > floor.up_to {
+                let up_to = floor.up_to;
+                return Err(format!("{sequence} after {before} of {up_to} publications").into());
+            }
+            floor.left.push(sequence);
+        }
+        Ok(floor)
+    }
+}
+
 fn body_of(bytes: &[u8], expected: Kind) -> Result<Fields<'_>, Unsealed> {
     match unseal(bytes)? {
-        (kind, body) if kind == expected => Ok(Fields(body)),
-        (kind, _) => Err(format!("expected {expected:?}, found {kind:?}").into()),
+        (kind, _, body) if kind == expected => Ok(Fields(body)),
+        (kind, ..) => Err(format!("expected {expected:?}, found {kind:?}").into()),
     }
 }

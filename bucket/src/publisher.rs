@@ -1,29 +1,38 @@
-//! A server's publications: each commit is published as it is made, and other writers are fenced.
+//! A server's publications: cuts of its partitions are published as they are committed, and other
+//! writers are fenced.
 
 use std::path::Path;
 
 use lodestore_graph::PartId;
-use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
+use lodestore_store::update::{GraphVersion, next_cut};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Reached};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Head, Standing};
-use crate::push::identity_of;
-
-/// Whether a request to take over vouches for a folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Folder {
-    /// It has to know the commit that it continues.
-    Continues,
-    /// It may have forgotten that.
-    TakesOver,
-}
+use crate::head::{Folder, Head, Known, Standing};
+use crate::lease::UploadLease;
+use crate::push::{Round, Running, identity_of};
 
 /// The one writer of some partitions of a graph in a bucket.
 pub struct Publisher {
     bucket: Bucket,
     heads: Vec<Head>,
+    lease: Option<UploadLease>,
+    /// The version that the last round has published, or has begun to.
+    last_cut: u32,
+}
+
+/// A version that a publisher publishes, pinned.
+#[derive(Debug)]
+pub struct Cut(GraphVersion);
+
+impl Cut {
+    /// Returns the version.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.0.version()
+    }
 }
 
 impl Publisher {
@@ -39,15 +48,33 @@ impl Publisher {
     ) -> Result<Self, BucketError> {
         let graph = Graph::open(dir)?;
         let parts = if parts.is_empty() { graph.local_parts() } else { parts.to_vec() };
-        let mut epochs = Epochs::read(dir, bucket.url())?;
-        let mut heads = bucket.run(bucket.heads(dir, identity_of(&graph), &parts, &epochs))?;
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;
+        Self::begin_with(bucket, &live, folder)
+    }
+
+    /// Like [`Publisher::begin`], for all partitions that are open.
+    pub fn begin_with(
+        bucket: Bucket,
+        live: &GraphHandle,
+        folder: Folder,
+    ) -> Result<Self, BucketError> {
+        let (graph, parts) = (live.graph(), live.parts().collect::<Vec<_>>());
+        let mut epochs = Epochs::read(graph, &bucket)?;
+        let heads = bucket.heads(graph.dir(), identity_of(graph), &parts, &epochs);
+        let mut heads = bucket.run(heads)?;
         for head in &mut heads {
-            bucket.compare(head, &live, folder)?;
+            bucket.compare(head, live, folder)?;
         }
         // Before the first publication: a takeover from now on is noticed after a restart too.
-        epochs.own(heads.iter().map(|head| (head.part, head.epoch)))?;
-        Ok(Self { bucket, heads })
+        epochs.note(&heads)?;
+        let last_cut = heads.iter().map(Head::version).min().unwrap_or(0);
+        Ok(Self { bucket, heads, lease: None, last_cut })
+    }
+
+    /// Returns when the bucket has answered last.
+    #[must_use]
+    pub fn reached(&self) -> Reached {
+        self.bucket.reached()
     }
 
     /// Returns the newest published version of each partition; 0 before the first.
@@ -62,14 +89,76 @@ impl Publisher {
         head.last.as_ref().map(|last| last.publication.version())
     }
 
-    /// Publishes one partition at its newest committed version, unless it is there: uploads the
-    /// files of the commits since, then creates the publication.
+    /// Returns whether a version of a partition is published, or one after it, with the rows that
+    /// the folder has.
+    #[must_use]
+    pub fn has(&self, part: PartId, version: u32) -> bool {
+        let head = self.heads.iter().find(|head| head.part == part);
+        head.is_some_and(|head| head.last.is_some() && head.version() >= version && !head.is_stale)
+    }
+
+    /// Chooses and pins the version that the next round publishes of all partitions. `None` where
+    /// the last round has published the newest one.
+    ///
+    /// Where another server has other partitions of the graph, both choose the same versions, see
+    /// [`next_cut`]; folds leave the next one readable.
+    pub fn next_cut(&mut self, live: &GraphHandle) -> Result<Option<Cut>, StoreError> {
+        let newest = live.version();
+        let is_alone = live.parts().count() == usize::from(live.graph().book().n_parts());
+        let is_published = |(part, _): (PartId, u32)| self.has(part, newest);
+        if live.part_versions().into_iter().all(is_published) {
+            live.keep_cut_after((!is_alone).then_some(newest));
+            return Ok(None);
+        }
+        let mut wanted = match is_alone {
+            true => None,
+            false => next_cut(self.last_cut, newest),
+        };
+        // A version that was folded meanwhile is no cut any more.
+        let pinned = loop {
+            let version = wanted.unwrap_or(newest);
+            match live.pin(version) {
+                Err(StoreError::NoVersion { .. }) if wanted.is_some() => {
+                    wanted = next_cut(version, newest);
+                }
+                pinned => break pinned?,
+            }
+        };
+        self.last_cut = pinned.version();
+        live.keep_cut_after((!is_alone).then_some(self.last_cut));
+        Ok(Some(Cut(pinned)))
+    }
+
+    /// Publishes one partition at a cut, unless that or a later version is there: uploads the files
+    /// of the commits since, then creates the publication.
     ///
     /// After [`BucketError::fences`] nothing more can be published; any other error may pass.
-    pub fn publish(&mut self, live: &GraphHandle, part: PartId) -> Result<(), BucketError> {
+    pub fn publish(
+        &mut self,
+        live: &GraphHandle,
+        part: PartId,
+        cut: &Cut,
+    ) -> Result<(), BucketError> {
         let at = self.find_or_add(live, part)?;
-        let (bucket, head) = (&self.bucket, std::slice::from_mut(&mut self.heads[at]));
-        bucket.run(bucket.publish_newest(live, head, &mut |_, _| {})).map(drop)
+        let round = Round { live, pinned: Some(&cut.0) };
+        let (mut progress, head) = (|_, _| {}, &mut self.heads[at]);
+        let mut running = Running::new(&mut progress);
+        let published = self.bucket.publish_part(&round, head, &mut self.lease, &mut running);
+        self.bucket.run(published)?;
+        head.is_stale = false;
+        Ok(())
+    }
+
+    /// Records in the folder what was published, for a restart after many commits.
+    pub fn record(&self, live: &GraphHandle) -> Result<(), BucketError> {
+        Epochs::read(live.graph(), &self.bucket)?.note(&self.heads)
+    }
+
+    /// Ends the upload under way, of a server that stops.
+    pub fn end(mut self) {
+        if let Some(lease) = self.lease.take() {
+            self.bucket.run(self.bucket.end_upload(lease));
+        }
     }
 
     /// Fails where another writer has published a partition, or taken it over: by one request.
@@ -93,12 +182,13 @@ impl Publisher {
         if let Some(at) = self.heads.iter().position(|head| head.part == part) {
             return Ok(at);
         }
-        let (bucket, dir) = (&self.bucket, live.graph().dir());
+        let bucket = &self.bucket;
         let last = bucket.run(bucket.last(identity_of(live.graph()), part, 0))?;
         let epoch = last.as_ref().map_or(0, |last| last.publication.epoch);
-        let mut head = Head { part, epoch, last, standing: Standing::Found };
+        let (standing, recorded) = (Standing::Found, None);
+        let mut head = Head { part, epoch, last, standing, recorded, is_stale: false };
         bucket.compare(&mut head, live, Folder::Continues)?;
-        Epochs::read(dir, bucket.url())?.own([(part, epoch)])?;
+        Epochs::read(live.graph(), bucket)?.note([&head])?;
         self.heads.push(head);
         Ok(self.heads.len() - 1)
     }
@@ -116,10 +206,10 @@ impl Bucket {
     ) -> Result<(), BucketError> {
         if let Some(last) = &head.last {
             let files = live.part_files(head.part)?;
-            match self.is_published(&last.publication, files.manifest()) {
-                Err(BucketError::UnknownHistory { .. }) if folder == Folder::TakesOver => {}
-                compared => drop(compared?),
-            }
+            let (last, ours) = (&last.publication, files.manifest());
+            let known = Known::of(live, last, head.recorded)?;
+            let is_there = self.is_published(last, ours, known, folder)?;
+            head.is_stale = !is_there && ours.version() == last.version();
         }
         head.standing = Standing::Continued;
         Ok(())

@@ -301,7 +301,7 @@ impl Bucket {
                 format!("a chunk of {file} has {} bytes, expected {n_bytes}", bytes.len())
             }
             Some(bytes) => match blake3::hash(&bytes) {
-                found if found.as_bytes() == chunk => return Ok(bytes),
+                found if *found.as_bytes() == chunk.hash => return Ok(bytes),
                 found => {
                     format!("a chunk of {file} has BLAKE3 {found}, expected that of its name")
                 }

@@ -1,29 +1,33 @@
-//! Pushing: what a bucket lacks of a graph is uploaded, then published.
+//! Pushing: what a bucket lacks of a graph is uploaded, then published, one partition after the
+//! other.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::follow::Manifest;
 use lodestore_store::graph::META_FILE;
-use lodestore_store::update::PartFiles;
+use lodestore_store::update::{GraphVersion, PartFiles};
 use lodestore_store::verify::verify_lists;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::Progress;
-use crate::bucket::{Bucket, Listed, N_PARALLEL};
+use crate::bucket::{Bucket, N_PARALLEL};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Head, Standing};
-use crate::layout::{CHUNK_BYTES, ChunkId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix};
+use crate::head::{Folder, Head, Known, Standing};
+use crate::layout::{
+    CHUNK_BYTES, ChunkId, UploadId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix,
+};
+use crate::lease::UploadLease;
 use crate::publication::{GraphIdentity, Publication, PublishedFile};
-use crate::upload_plan::{FileId, KnownChunks, KnownFiles, UPLOAD_MAX, known_file};
+use crate::upload_plan::{FileId, KnownChunks, KnownFiles, known_file};
 
 /// The result of a push.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,7 +36,7 @@ pub struct PushReport {
     pub version: u32,
     /// The partitions, ascending.
     pub parts: Vec<PushedPart>,
-    /// Chunks uploaded, and those that were there.
+    /// Chunks uploaded.
     pub chunks: u64,
     /// Chunks that were there.
     pub chunks_kept: u64,
@@ -58,35 +62,66 @@ pub struct PushedPart {
 /// Times that a push opens a folder again which seems to be behind.
 const OPEN_TRIES: u32 = 5;
 
+/// Partitions of an open graph at the version that a writer publishes.
+pub(crate) struct Round<'a> {
+    pub(crate) live: &'a GraphHandle,
+    /// The version; each partition's newest one without it.
+    pub(crate) pinned: Option<&'a GraphVersion>,
+}
+
 /// A partition that has something to publish.
 struct Upload {
-    /// Position of its head.
-    at: usize,
     part: PartId,
     files: Arc<PartFiles>,
-    known: Arc<KnownChunks>,
+    known: KnownChunks,
     /// Chunks of each file, as far as they are known.
     chunks: Vec<Vec<Option<ChunkId>>>,
-    /// Chunks that were there, too old to be relied on, and were written again.
-    rewritten: Vec<ChunkId>,
 }
 
 /// A chunk that is read.
 #[derive(Clone, Copy)]
 struct Job {
-    upload: usize,
     file: usize,
     chunk: usize,
     n_bytes: usize,
 }
 
+/// Counts of a push that are reported while it runs.
+pub(crate) struct Running<'a, 'p> {
+    pub(crate) report: PushReport,
+    /// Bytes that were looked at, and those of all partitions.
+    pub(crate) n_done: u64,
+    pub(crate) n_bytes: u64,
+    pub(crate) progress: &'a mut Progress<'p>,
+}
+
+impl Round<'_> {
+    fn files(&self, part: PartId) -> Result<PartFiles, StoreError> {
+        match self.pinned {
+            Some(pinned) => self.live.part_files_at(part, pinned),
+            None => self.live.part_files(part),
+        }
+    }
+}
+
+impl<'a, 'p> Running<'a, 'p> {
+    pub(crate) fn new(progress: &'a mut Progress<'p>) -> Self {
+        Self { report: PushReport::default(), n_done: 0, n_bytes: 0, progress }
+    }
+
+    fn advance(&mut self, n_bytes: usize) {
+        self.n_done += n_bytes as u64;
+        (self.progress)(self.n_done, self.n_bytes.max(self.n_done));
+    }
+}
+
 impl Bucket {
-    /// Uploads what the bucket lacks of the newest committed version of partitions, and publishes
-    /// it. Without `parts` these are all that are in the folder. Puts and commits may continue
-    /// meanwhile.
+    /// Uploads what the bucket lacks of partitions at the newest version that all of them have
+    /// committed, and publishes each as soon as all of it is there. Without `parts` these are all
+    /// that are in the folder. Puts and commits may continue meanwhile.
     ///
     /// Every page of rows is checked as it is read, and every list of edges before. After a failure
-    /// the uploaded chunks stay, so that another try continues.
+    /// the uploaded chunks stay for some hours, so that another try continues.
     pub fn push(
         &self,
         dir: &Path,
@@ -112,99 +147,143 @@ impl Bucket {
         let graph = Graph::open(dir)?;
         let parts = if parts.is_empty() { graph.local_parts() } else { parts.to_vec() };
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Read, &OpenOptions::default())?;
+        // A partition that was restored on its own may not have the version of the others.
+        let pinned = live.pin(live.version()).ok();
+        let round = Round { live: &live, pinned: pinned.as_ref() };
+        let mut running = Running::new(progress);
+        running.n_bytes = bytes_of(&live);
         self.run(async {
-            let (graph, mut epochs) = (identity_of(live.graph()), Epochs::read(dir, self.url())?);
+            let (graph, mut epochs) =
+                (identity_of(live.graph()), Epochs::read(live.graph(), self)?);
             let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
-            let report = self.publish_newest(&live, &mut heads, progress).await?;
-            if let Err(error) = epochs.own(heads.iter().map(|head| (head.part, head.epoch))) {
-                // Without it another writer is still found by its history.
-                tracing::warn!(%error, "it is published all the same");
+            let mut lease = None;
+            for head in &mut heads {
+                self.publish_part(&round, head, &mut lease, &mut running).await?;
+                if let Err(error) = epochs.note([&*head]) {
+                    // Without it another writer is still found by its history.
+                    tracing::warn!(%error, "published, but not recorded in the folder");
+                }
             }
+            if let Some(lease) = lease {
+                self.end_upload(lease).await;
+            }
+            let mut report = running.report;
+            report.parts.sort_by_key(|it| it.part);
+            report.version = report.parts.iter().map(|it| it.version).min().unwrap_or(0);
             Ok(report)
         })
     }
 
-    /// Uploads what the bucket lacks of the newest committed version of partitions, and publishes
-    /// it.
-    pub(crate) async fn publish_newest(
+    /// Uploads what the bucket lacks of a partition, and publishes it. Chunks are written under
+    /// `lease`, which is drawn where there is none.
+    pub(crate) async fn publish_part(
         &self,
-        live: &GraphHandle,
-        heads: &mut [Head],
-        progress: &mut Progress<'_>,
-    ) -> Result<PushReport, BucketError> {
-        let graph = identity_of(live.graph());
-        let mut report = PushReport::default();
-        let mut left: Vec<usize> = (0..heads.len()).collect();
-        // Each further round follows a publication of this history by another process.
-        while !left.is_empty() {
-            let start = Start::now();
-            let mut uploads = Vec::new();
-            for at in std::mem::take(&mut left) {
-                match self.begin_upload(live, at, &heads[at]).await? {
-                    ControlFlow::Continue(upload) => uploads.push(upload),
-                    ControlFlow::Break(there) => report.parts.push(there),
+        round: &Round<'_>,
+        head: &mut Head,
+        lease: &mut Option<UploadLease>,
+        running: &mut Running<'_, '_>,
+    ) -> Result<(), BucketError> {
+        let graph = identity_of(round.live.graph());
+        // Each further turn follows a publication of this history by another process, or the loss
+        // of the lease.
+        loop {
+            let mut upload = match self.begin_upload(round, head, lease).await? {
+                ControlFlow::Continue(upload) => upload,
+                ControlFlow::Break(there) => {
+                    if head.standing == Standing::Found {
+                        head.standing = Standing::Continued;
+                    }
+                    running.report.parts.push(there);
+                    return Ok(());
                 }
+            };
+            if let Err(error) = self.upload(&mut upload, lease, running).await {
+                // The next try has to look for the chunks that have come.
+                head.standing = head.standing.without_chunks();
+                return Err(error);
             }
-            self.upload(&mut uploads, &mut report, progress).await?;
-            for upload in uploads {
-                // Garbage collection may have looked at one before it was written again.
-                if !self.has_all(upload.part, &upload.rewritten).await? {
-                    left.push(upload.at);
-                    continue;
-                }
-                let took = start.elapsed();
-                if took > UPLOAD_MAX {
-                    let hours = took.as_secs() / 3600;
-                    return Err(self.refused(format!(
-                        "uploading took {hours} h, and garbage collection may have removed what came \
-                         first; run it again: it continues"
-                    )));
-                }
-                let head = &mut heads[upload.at];
-                let at = upload.at;
-                match self.publish_upload(graph, head, upload).await? {
-                    Some(published) => report.parts.push(published),
-                    None => left.push(at),
-                }
+            if !self.is_held(lease.as_ref()).await? {
+                tracing::warn!(part = %head.part, "the lease of the upload was lost; beginning again");
+                *lease = None;
+                continue;
             }
+            let Some(published) = self.publish_upload(graph, head, upload).await? else { continue };
+            if !lease.as_ref().is_none_or(UploadLease::is_recent) {
+                // This process was stopped for hours: garbage collection may not have waited.
+                *lease = None;
+                head.standing = head.standing.without_chunks();
+                continue;
+            }
+            running.report.parts.push(published);
+            // Content that returns later is another chunk.
+            if let Some(old) = lease.take_if(|lease| lease.is_old()) {
+                self.end_upload(old).await;
+            }
+            return Ok(());
         }
-        report.parts.sort_by_key(|it| it.part);
-        report.version = report.parts.iter().map(|it| it.version).min().unwrap_or(0);
-        Ok(report)
+    }
+
+    async fn is_held(&self, lease: Option<&UploadLease>) -> Result<bool, BucketError> {
+        match lease {
+            Some(lease) => self.holds(lease).await,
+            // Nothing was written.
+            None => Ok(true),
+        }
     }
 
     /// Compares a partition with its newest publication; breaks where nothing is to be published.
     async fn begin_upload(
         &self,
-        live: &GraphHandle,
-        at: usize,
+        round: &Round<'_>,
         head: &Head,
+        lease: &mut Option<UploadLease>,
     ) -> Result<ControlFlow<PushedPart, Upload>, BucketError> {
         let part = head.part;
-        let files = Arc::new(live.part_files(part)?);
+        let files = Arc::new(round.files(part)?);
         let ours = files.manifest();
         let last = head.last.as_ref().map(|last| &*last.publication);
-        let is_there = match last.map(|last| self.is_published(last, ours)) {
+        let compared = match last {
+            Some(last) => {
+                let known = Known::of(round.live, last, head.recorded)?;
+                Some(self.is_published(last, ours, known, Folder::Continues))
+            }
+            None => None,
+        };
+        let is_there = match compared {
             None => false,
             Some(Err(BucketError::UnknownHistory { .. }))
                 if matches!(head.standing, Standing::Continued | Standing::Own) =>
             {
                 false
             }
-            Some(Err(BucketError::Behind { .. })) if head.standing == Standing::Overtaken => {
-                return Ok(ControlFlow::Break(pushed(head, false)));
+            Some(Err(behind @ BucketError::Behind { .. })) => {
+                // A version after that of this round may have been published from this folder.
+                let is_known = head.standing == Standing::Overtaken
+                    || self.is_newest_of(round.live, head).unwrap_or(false);
+                match is_known {
+                    true => return Ok(ControlFlow::Break(pushed(head, false))),
+                    false => return Err(behind),
+                }
             }
             Some(compared) => compared?,
         };
-        // One request for a thousand chunks, so that the bucket is repaired of what it has lost.
-        let known = Arc::new(match last.filter(|_| head.standing == Standing::Own) {
+        let known = match last.filter(|_| head.standing == Standing::Own) {
             Some(last) => KnownChunks::of(last),
-            None => self.known_chunks(part, last).await?,
-        });
-        if let Some(last) = last
-            && is_there
-            && known.has_all_of(last)
-        {
+            None => {
+                // One request for a thousand chunks, so that the bucket is repaired of what it has
+                // lost.
+                let listed = self.listed_chunks(part).await?;
+                let known = published_chunks(&listed, last);
+                if let Some(last) = last
+                    && is_there
+                    && known.has_all_of(last)
+                {
+                    return Ok(ControlFlow::Break(pushed(head, false)));
+                }
+                self.chunks_to_continue(known, &listed, lease).await?
+            }
+        };
+        if is_there && head.standing == Standing::Own {
             return Ok(ControlFlow::Break(pushed(head, false)));
         }
         let mut chunks = chunks_of(&files, last);
@@ -219,86 +298,114 @@ impl Bucket {
             name != META_FILE && ours.file_id(name).is_none() && chunks.contains(&None)
         };
         if names.into_iter().zip(&chunks).any(is_read) {
-            check_lists(live.graph(), part)?;
+            check_lists(round.live.graph(), part)?;
         }
-        let rewritten = Vec::new();
-        Ok(ControlFlow::Continue(Upload { at, part, files, known, chunks, rewritten }))
+        Ok(ControlFlow::Continue(Upload { part, files, known, chunks }))
     }
 
-    /// Returns the chunks that the bucket has of a partition.
-    async fn known_chunks(
+    /// Returns whether the newest version of the folder is, or continues, what is published.
+    fn is_newest_of(&self, live: &GraphHandle, head: &Head) -> Result<bool, BucketError> {
+        let Some(last) = &head.last else { return Ok(false) };
+        let newest = live.part_files(head.part)?;
+        let (last, ours) = (&last.publication, newest.manifest());
+        let known = Known::of(live, last, head.recorded)?;
+        Ok(self.is_published(last, ours, known, Folder::Continues).is_ok())
+    }
+
+    /// Returns the chunks of a partition with their lengths.
+    async fn listed_chunks(&self, part: PartId) -> Result<Vec<(ChunkId, u64)>, BucketError> {
+        // Ages of the future, after the clock was set back, do not matter here.
+        let listed = self.list(&chunks_prefix(part), self.time().await?).await?;
+        let chunk = |it: &crate::bucket::Listed| Some((chunk_of_key(&it.key)?, it.n_bytes));
+        Ok(listed.iter().filter_map(chunk).collect())
+    }
+
+    /// Adds the chunks of uploads that were cut off lately, which this one continues.
+    async fn chunks_to_continue(
         &self,
-        part: PartId,
-        last: Option<&Publication>,
+        mut known: KnownChunks,
+        listed: &[(ChunkId, u64)],
+        lease: &mut Option<UploadLease>,
     ) -> Result<KnownChunks, BucketError> {
-        let time = self.time().await?;
-        // Ages of the future, after the clock was set back, are as good as none here.
-        let listed = self.list(&chunks_prefix(part), time).await?;
-        let chunk = |it: Listed| Some((chunk_of_key(&it.key)?, (it.n_bytes, it.age)));
-        Ok(KnownChunks {
-            published: last.into_iter().flat_map(Publication::chunks).copied().collect(),
-            listed: listed.into_iter().filter_map(chunk).collect(),
-        })
+        let is_left = |(chunk, n_bytes): &&(ChunkId, u64)| {
+            chunk.upload != UploadId::UNNUMBERED && !known.has(chunk, *n_bytes as usize)
+        };
+        let left: Vec<(ChunkId, u64)> = listed.iter().filter(is_left).copied().collect();
+        if left.is_empty() {
+            return Ok(known);
+        }
+        let uploads: BTreeSet<UploadId> = left.iter().map(|(chunk, _)| chunk.upload).collect();
+        let lease = self.drawn(lease).await?;
+        self.continue_uploads(lease, &uploads).await?;
+        for (chunk, n_bytes) in left {
+            if lease.covers(chunk.upload) && known.find(&chunk.hash, n_bytes as usize).is_none() {
+                known.add(chunk, n_bytes);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Returns the lease of this process, which is drawn if there is none.
+    async fn drawn<'l>(
+        &self,
+        lease: &'l mut Option<UploadLease>,
+    ) -> Result<&'l mut UploadLease, BucketError> {
+        let held = match lease.take() {
+            Some(held) => held,
+            None => self.draw_upload().await?,
+        };
+        Ok(lease.insert(held))
     }
 
     /// Reads and checks all chunks that are not known, and uploads those that the bucket lacks.
     async fn upload(
         &self,
-        uploads: &mut [Upload],
-        report: &mut PushReport,
-        progress: &mut Progress<'_>,
+        upload: &mut Upload,
+        lease: &mut Option<UploadLease>,
+        running: &mut Running<'_, '_>,
     ) -> Result<(), BucketError> {
         let mut jobs = Vec::new();
-        for (at, upload) in uploads.iter().enumerate() {
-            for (file, (_, n_bytes)) in upload.files.files().enumerate() {
-                for (chunk, n_bytes) in chunk_lengths(n_bytes).enumerate() {
-                    match upload.chunks[file][chunk] {
-                        Some(_) => {
-                            report.chunks_kept += 1;
-                            report.bytes_kept += n_bytes as u64;
-                        }
-                        None => jobs.push(Job { upload: at, file, chunk, n_bytes }),
+        for (file, (_, n_bytes)) in upload.files.files().enumerate() {
+            for (chunk, n_bytes) in chunk_lengths(n_bytes).enumerate() {
+                match upload.chunks[file][chunk] {
+                    Some(_) => {
+                        running.report.chunks_kept += 1;
+                        running.report.bytes_kept += n_bytes as u64;
+                        running.advance(n_bytes);
                     }
+                    None => jobs.push(Job { file, chunk, n_bytes }),
                 }
             }
         }
-        let total: u64 = jobs.iter().map(|job| job.n_bytes as u64).sum();
-        let (mut done, mut results) = (0, Vec::with_capacity(jobs.len()));
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let lease = self.drawn(lease).await?;
+        let mut results = Vec::with_capacity(jobs.len());
         {
-            let uploads = &*uploads;
+            let (upload, number) = (&*upload, lease.id());
             let each = |job: Job| async move {
-                Ok::<_, BucketError>((job, self.upload_chunk(&uploads[job.upload], job).await?))
+                Ok::<_, BucketError>((job, self.upload_chunk(upload, job, number).await?))
             };
             let mut under_way = stream::iter(jobs).map(each).buffer_unordered(N_PARALLEL);
             while let Some(uploaded) = under_way.next().await {
                 let (job, (chunk, is_sent)) = uploaded?;
-                let n_bytes = job.n_bytes as u64;
+                let report = &mut running.report;
                 let (chunks, bytes) = match is_sent {
                     true => (&mut report.chunks, &mut report.bytes),
                     false => (&mut report.chunks_kept, &mut report.bytes_kept),
                 };
                 *chunks += 1;
-                *bytes += n_bytes;
-                done += n_bytes;
-                progress(done, total);
-                results.push((job, chunk, is_sent));
+                *bytes += job.n_bytes as u64;
+                running.advance(job.n_bytes);
+                results.push((job, chunk));
+                self.renew(lease).await?;
             }
         }
-        for (job, chunk, is_sent) in results {
-            let upload = &mut uploads[job.upload];
+        for (job, chunk) in results {
             upload.chunks[job.file][job.chunk] = Some(chunk);
-            if is_sent && upload.known.listed.contains_key(&chunk) {
-                upload.rewritten.push(chunk);
-            }
         }
         Ok(())
-    }
-
-    /// Returns whether a partition has all of these chunks, by a request for each.
-    async fn has_all(&self, part: PartId, chunks: &[ChunkId]) -> Result<bool, BucketError> {
-        let each = |chunk: ChunkId| async move { self.has(&chunk_key(part, &chunk)).await };
-        let looks = stream::iter(chunks.to_vec()).map(each).buffer_unordered(N_PARALLEL);
-        looks.try_all(std::future::ready).await
     }
 
     /// Reads and checks a chunk, and uploads it unless it is there; returns whether it was sent.
@@ -306,14 +413,16 @@ impl Bucket {
         &self,
         upload: &Upload,
         job: Job,
+        number: UploadId,
     ) -> Result<(ChunkId, bool), BucketError> {
         let files = Arc::clone(&upload.files);
         let read = tokio::task::spawn_blocking(move || read_chunk(&files, job));
         let read = read.await.map_err(|error| BucketError::Runtime(error.to_string()))?;
-        let (chunk, bytes) = read?;
-        if upload.known.has(&chunk, job.n_bytes) {
+        let (hash, bytes) = read?;
+        if let Some(chunk) = upload.known.find(&hash, job.n_bytes) {
             return Ok((chunk, false));
         }
+        let chunk = ChunkId { hash, upload: number };
         self.write(&chunk_key(upload.part, &chunk), bytes).await?;
         Ok((chunk, true))
     }
@@ -357,20 +466,6 @@ fn pushed(head: &Head, is_new: bool) -> PushedPart {
     PushedPart { part: head.part.0, version, publication, is_new }
 }
 
-/// A moment by both clocks: one does not run while the machine sleeps, the other can be set back.
-struct Start(Instant, SystemTime);
-
-impl Start {
-    fn now() -> Self {
-        Self(Instant::now(), SystemTime::now())
-    }
-
-    /// Returns the longer of the times since.
-    fn elapsed(&self) -> Duration {
-        self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
-    }
-}
-
 /// Returns the identity under which a bucket has a graph.
 pub(crate) fn identity_of(graph: &Graph) -> GraphIdentity {
     GraphIdentity { graph: graph.uuid(), n_parts: graph.book().n_parts() }
@@ -400,12 +495,35 @@ fn chunks_of(files: &PartFiles, last: Option<&Publication>) -> Vec<Vec<Option<Ch
     files.files().map(chunks).collect()
 }
 
-fn read_chunk(files: &PartFiles, job: Job) -> Result<(ChunkId, Bytes), BucketError> {
+fn read_chunk(files: &PartFiles, job: Job) -> Result<([u8; 32], Bytes), BucketError> {
     let offset = job.chunk as u64 * CHUNK_BYTES as u64;
     let mut bytes = Vec::with_capacity(job.n_bytes);
     files.read(job.file, offset, job.n_bytes, &mut bytes)?;
     files.check(job.file, offset, &bytes)?;
     Ok((*blake3::hash(&bytes).as_bytes(), Bytes::from(bytes)))
+}
+
+/// Returns the chunks of a list that the newest publication names.
+fn published_chunks(listed: &[(ChunkId, u64)], last: Option<&Publication>) -> KnownChunks {
+    let named: BTreeSet<&ChunkId> = last.into_iter().flat_map(Publication::chunks).collect();
+    let mut known = KnownChunks::default();
+    for (chunk, n_bytes) in listed.iter().filter(|(chunk, _)| named.contains(chunk)) {
+        known.add(*chunk, *n_bytes);
+    }
+    known
+}
+
+/// Returns the bytes of all files of rows at the newest version.
+fn bytes_of(live: &GraphHandle) -> u64 {
+    let mut n_bytes = 0;
+    for part in live.parts() {
+        for tensor in (0..).map_while(|position| live.tensor(part, position)) {
+            for layer in tensor.current().layers() {
+                n_bytes += layer.segment().layout().file_bytes();
+            }
+        }
+    }
+    n_bytes
 }
 
 /// Reads and checks the lists of edges of a partition.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 /// First bytes of every such object.
 const MAGIC: &[u8; 8] = b"LODEBKT\0";
-/// Newest format that this release reads and writes.
-pub(crate) const FORMAT: u32 = 1;
+/// Newest format that this release reads.
+pub(crate) const FORMAT: u32 = 2;
 /// Bytes of the checksum.
 const CHECKSUM_BYTES: usize = 32;
 
@@ -21,6 +21,23 @@ pub(crate) enum Kind {
     Tombstone = 3,
     /// A version that is kept.
     Pin = 4,
+    /// The lease of an upload.
+    Upload = 5,
+    /// Publications that a run of garbage collection is removing.
+    Condemned = 6,
+    /// The publications of a partition that garbage collection has left.
+    Floor = 7,
+}
+
+impl Kind {
+    /// Returns the format in which an object is written: the first one that has it as it is.
+    /// Format 2 has names of chunks with the number of their upload.
+    fn format(self) -> u32 {
+        match self {
+            Self::Graph | Self::Tombstone | Self::Pin => 1,
+            Self::Publication | Self::Upload | Self::Condemned | Self::Floor => 2,
+        }
+    }
 }
 
 /// Why bytes are no such object.
@@ -41,7 +58,7 @@ impl<T: Into<Cow<'static, str>>> From<T> for Unsealed {
 /// Returns, little-endian: magic 8 | format u32 | kind u8 | body | BLAKE3 of all that. No later
 /// format changes magic, the place of the format, or the checksum.
 pub(crate) fn seal(kind: Kind, body: &[u8]) -> Vec<u8> {
-    seal_as(FORMAT, kind as u8, body)
+    seal_as(kind.format(), kind as u8, body)
 }
 
 pub(crate) fn seal_as(format: u32, kind: u8, body: &[u8]) -> Vec<u8> {
@@ -54,8 +71,8 @@ pub(crate) fn seal_as(format: u32, kind: u8, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the kind and the body of an object.
-pub(crate) fn unseal(bytes: &[u8]) -> Result<(Kind, &[u8]), Unsealed> {
+/// Returns the kind, the format and the body of an object.
+pub(crate) fn unseal(bytes: &[u8]) -> Result<(Kind, u32, &[u8]), Unsealed> {
     let Some((sealed, checksum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
         return Err(
             format!("expected at least {CHECKSUM_BYTES} bytes, found {}", bytes.len()).into()
@@ -79,9 +96,12 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(Kind, &[u8]), Unsealed> {
         [2] => Kind::Publication,
         [3] => Kind::Tombstone,
         [4] => Kind::Pin,
-        [other] => return Err(format!("expected an object of kind 1 to 4, found {other}").into()),
+        [5] => Kind::Upload,
+        [6] => Kind::Condemned,
+        [7] => Kind::Floor,
+        [other] => return Err(format!("expected an object of kind 1 to 7, found {other}").into()),
     };
-    Ok((kind, fields.0))
+    Ok((kind, format, fields.0))
 }
 
 /// The rest of a body.
@@ -128,7 +148,7 @@ mod tests {
     #[test]
     fn every_changed_byte_and_every_cut_is_refused() {
         let bytes = seal(Kind::Tombstone, b"body");
-        assert_eq!(unseal(&bytes), Ok((Kind::Tombstone, &b"body"[..])));
+        assert_eq!(unseal(&bytes), Ok((Kind::Tombstone, 1, &b"body"[..])));
         for at in 0..bytes.len() {
             assert!(unseal(&bytes[..at]).is_err());
             for bit in 0..8 {
@@ -141,7 +161,8 @@ mod tests {
 
     #[test]
     fn a_newer_format_differs_from_damage() {
-        assert_eq!(unseal(&seal_as(2, 9, b"news")), Err(Unsealed::Newer(2)));
+        let next = FORMAT + 1;
+        assert_eq!(unseal(&seal_as(next, 9, b"news")), Err(Unsealed::Newer(next)));
         assert!(matches!(unseal(&seal_as(1, 9, b"news")), Err(Unsealed::Wrong(_))));
     }
 }

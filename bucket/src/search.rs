@@ -2,6 +2,7 @@
 //!
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
+use lodestore_store::CommitId;
 use lodestore_store::follow::Coverage;
 
 use crate::publication::Published;
@@ -95,6 +96,13 @@ pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
 }
 
+/// Returns whether partitions have made a version by one commit, as far as their ids say so: an id
+/// of an older release was drawn for each partition, and says nothing of the others.
+pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = CommitId>) -> bool {
+    let mut shared = commits.into_iter().filter(|commit| commit.is_shared());
+    shared.next().is_none_or(|first| shared.all(|commit| commit == first))
+}
+
 /// The next request of the search, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -114,6 +122,8 @@ pub(crate) enum Step {
 #[derive(Clone, Debug)]
 pub(crate) struct CompleteSearch {
     wanted: Option<u32>,
+    /// Later versions are of several commits.
+    highest: u32,
     /// The publications that were read of each partition, ascending.
     read: Vec<Vec<Seen>>,
 }
@@ -121,12 +131,19 @@ pub(crate) struct CompleteSearch {
 impl CompleteSearch {
     /// Begins at the newest publication of each partition.
     pub(crate) fn new(newest: Vec<Seen>, wanted: Option<u32>) -> Self {
-        Self { wanted, read: newest.into_iter().map(|seen| vec![seen]).collect() }
+        let read = newest.into_iter().map(|seen| vec![seen]).collect();
+        Self { wanted, highest: u32::MAX, read }
+    }
+
+    /// Looks for a version before one that was found.
+    pub(crate) fn reject(&mut self, version: u32) {
+        self.highest = version.saturating_sub(1);
     }
 
     pub(crate) fn next(&self) -> Step {
         let newest = self.read.iter().filter_map(|part| part.last());
-        let mut version = self.wanted.unwrap_or(newest.map(|it| it.version).min().unwrap_or(0));
+        let newest = newest.map(|it| it.version).min().unwrap_or(0).min(self.highest);
+        let mut version = self.wanted.unwrap_or(newest);
         let mut at = 0;
         while at < self.read.len() {
             let part = &self.read[at];
@@ -199,6 +216,17 @@ pub(crate) mod tests {
             prop_assert!(n_reads <= parts.iter().map(Vec::len).sum::<usize>());
             prop_assert_eq!(found, naive(&parts, wanted));
         }
+    }
+
+    #[test]
+    fn shared_ids_are_compared_and_those_of_partitions_are_not() {
+        let (a, b) = (CommitId::draw(), CommitId::draw());
+        let of_part =
+            |n: u8| CommitId::from_bytes([n, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(are_of_one_commit([]));
+        assert!(are_of_one_commit([a, CommitId::UNKNOWN, of_part(1), a]));
+        assert!(are_of_one_commit([of_part(1), of_part(2)]));
+        assert!(!are_of_one_commit([a, of_part(1), b]));
     }
 
     /// Returns publications of a partition, ascending: versions that never fall, with folded

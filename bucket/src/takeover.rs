@@ -12,7 +12,7 @@ use crate::Progress;
 use crate::bucket::Bucket;
 use crate::epochs::Epochs;
 use crate::error::BucketError;
-use crate::head::{Head, Last, Standing};
+use crate::head::{Folder, Head, Known, Last, Standing};
 use crate::layout::publications_prefix;
 use crate::publication::{GraphIdentity, Publication};
 use crate::pull::{PullReport, is_in};
@@ -90,11 +90,13 @@ impl Takeover<'_, '_> {
                 let reason = "no epoch is left after the last number; use an empty URL";
                 return Err(bucket.damaged(&publications_prefix(part), reason));
             };
-            let standing = Standing::Continued;
-            let mut head = Head { part, epoch, last: Some(last), standing };
+            let (standing, recorded) = (Standing::Continued, None);
+            let mut head =
+                Head { part, epoch, last: Some(last), standing, recorded, is_stale: false };
             let taken = head.next(publication.manifest.clone(), publication.files.clone());
             if bucket.run(bucket.publish_at(self.graph, &mut head, taken))?.is_none() {
-                return Epochs::read(self.dir, bucket.url())?.own([(part, epoch)]);
+                let graph = Graph::open(self.dir)?;
+                return Epochs::read(&graph, bucket)?.note([&head]);
             }
             let newer = self.bring(part, publication.sequence)?;
             last = newer.ok_or_else(|| {
@@ -117,10 +119,12 @@ impl Takeover<'_, '_> {
         let (graph, options) = (Graph::open(self.dir)?, OpenOptions::default());
         let live = GraphHandle::open(graph, Some(&[part]), OpenMode::Follow, &options)?;
         let files = live.part_files(part)?;
-        match self.bucket.is_published(publication, files.manifest()) {
+        let owned = Epochs::read(live.graph(), self.bucket)?.of(part);
+        let recorded = owned.and_then(|owned| owned.published);
+        let known = Known::of(&live, publication, recorded)?;
+        match self.bucket.is_published(publication, files.manifest(), known, Folder::TakesOver) {
             Err(BucketError::Behind { .. }) => Ok(true),
-            // The request to take over vouches for the folder.
-            Ok(_) | Err(BucketError::UnknownHistory { .. }) => Ok(false),
+            Ok(_) => Ok(false),
             Err(error) => Err(error),
         }
     }

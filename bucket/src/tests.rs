@@ -1,27 +1,23 @@
 //! Publications over a store in memory: their bytes, lost replies, and two writers.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use async_trait::async_trait;
-use futures_util::stream::BoxStream;
 use lodestore_graph::PartId;
 use lodestore_store::follow::Manifest;
-use object_store::memory::InMemory;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
 use proptest::prelude::*;
 use uuid::Uuid;
 
+use self::faulty::{Memory, Moment, Operation, Verdict, hooked};
 use crate::bucket::Bucket;
 use crate::error::BucketError;
-use crate::layout::{CHUNK_BYTES, publication_key};
+use crate::layout::{CHUNK_BYTES, ChunkId, UploadId, publication_key};
 use crate::publication::{GraphIdentity, Publication, Published, PublishedFile};
-use crate::sealed::{Kind, seal, seal_as};
+use crate::sealed::{FORMAT, Kind, seal, seal_as};
+
+mod faulty;
+mod gc;
+mod graph;
+mod push;
 
 const GRAPH: GraphIdentity = GraphIdentity { graph: Uuid::from_u128(7), n_parts: 2 };
 
@@ -37,9 +33,13 @@ fn manifest(part: u16, version: u32) -> Manifest {
     Manifest::from_bytes(&bytes).unwrap()
 }
 
+fn chunk(hash: u8) -> ChunkId {
+    ChunkId { hash: [hash; 32], upload: UploadId(9) }
+}
+
 fn publication(part: u16, sequence: u64, version: u32) -> Publication {
     let files =
-        vec![PublishedFile { name: "graph.toml".to_owned(), n_bytes: 9, chunks: vec![[5; 32]] }];
+        vec![PublishedFile { name: "graph.toml".to_owned(), n_bytes: 9, chunks: vec![chunk(5)] }];
     let (attempt, manifest) = (Uuid::new_v4(), manifest(part, version));
     Publication { sequence, epoch: 0, attempt, previous: [0; 32], manifest, files }
 }
@@ -54,82 +54,19 @@ enum Fault {
     Refused,
 }
 
-/// A store in memory whose next creations fail.
-#[derive(Debug)]
-struct Faulty {
-    memory: Arc<InMemory>,
-    fault: Fault,
-    n_faults: AtomicU32,
-}
-
-impl fmt::Display for Faulty {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "faulty")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Faulty {
-    async fn put_opts(
-        &self,
-        at: &Path,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> Result<PutResult> {
-        let is_create = opts.mode == PutMode::Create;
-        let fails = |n: u32| n.checked_sub(1);
-        let is_faulty = is_create
-            && self.n_faults.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok();
-        if !is_faulty {
-            return self.memory.put_opts(at, payload, opts).await;
+/// Returns a bucket whose next creations fail.
+fn bucket(memory: &Arc<Memory>, fault: Fault, mut n_faults: u32) -> Bucket {
+    hooked(memory, move |moment, operation, _| {
+        let is_its = match fault {
+            Fault::ReplyLost => moment == Moment::After,
+            Fault::NotDone | Fault::Refused => moment == Moment::Before,
+        };
+        if operation != Operation::Create || !is_its || n_faults == 0 {
+            return Verdict::Continue;
         }
-        if self.fault == Fault::ReplyLost {
-            // As retries of the client do, it may find its own object.
-            let _ = self.memory.put_opts(at, payload, opts).await;
-        }
-        let source = "connection reset".into();
-        Err(match self.fault {
-            Fault::Refused => Error::PermissionDenied { path: at.to_string(), source },
-            _ => Error::Generic { store: "faulty", source },
-        })
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.memory.put_multipart_opts(at, opts).await
-    }
-
-    async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
-        self.memory.get_opts(at, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        at: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.memory.delete_stream(at)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.memory.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.memory.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.memory.copy_opts(from, to, options).await
-    }
-}
-
-fn bucket(memory: &Arc<InMemory>, fault: Fault, n_faults: u32) -> Bucket {
-    let (memory, n_faults) = (Arc::clone(memory), AtomicU32::new(n_faults));
-    let store = Arc::new(Faulty { memory, fault, n_faults });
-    Bucket::over("memory://t".to_owned(), store, Path::from("below/here")).unwrap()
+        n_faults -= 1;
+        if fault == Fault::Refused { Verdict::Refuse } else { Verdict::Fail }
+    })
 }
 
 fn write(bucket: &Bucket, key: &str, bytes: Vec<u8>) {
@@ -251,7 +188,10 @@ fn objects_in_the_wrong_place_and_of_newer_formats_are_named() {
     named(publication(0, 2, 3).to_bytes(), "expected publication 1, found 2");
     named(GRAPH.to_bytes(), "expected a publication, found Graph");
     named(b"<html>403</html>".to_vec(), "expected at least 32 bytes, found 16");
-    named(seal_as(2, 2, b"news"), "format 2, this release reads up to 1; use a newer `lode`");
+    named(
+        seal_as(FORMAT + 1, 2, b"news"),
+        "format 3, this release reads up to 2; use a newer `lode`",
+    );
     let mut cut = publication(0, 1, 3).to_bytes();
     cut.truncate(cut.len() - 1);
     named(cut, "BLAKE3 expected");
@@ -265,7 +205,7 @@ proptest! {
     ) {
         let files = files.into_iter().map(|(name, n_bytes)| {
             let n_chunks = n_bytes.div_ceil(CHUNK_BYTES as u64) as usize;
-            PublishedFile { name, n_bytes, chunks: vec![[n_chunks as u8; 32]; n_chunks] }
+            PublishedFile { name, n_bytes, chunks: vec![chunk(n_chunks as u8); n_chunks] }
         }).collect();
         let (attempt, manifest) = (Uuid::from_u128(attempt), manifest(1, version));
         let whole = Publication { sequence, epoch, attempt, previous, manifest, files };

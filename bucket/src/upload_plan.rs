@@ -1,16 +1,9 @@
 //! The part of a partition that a bucket lacks.
 
-use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::collections::HashMap;
 
 use crate::layout::ChunkId;
 use crate::publication::{Publication, PublishedFile};
-
-/// Oldest age at which a chunk that no publication names is taken for being there. With
-/// [`UPLOAD_MAX`] it stays below the grace period of garbage collection.
-pub(crate) const REUSE_MAX: Duration = Duration::from_secs(6 * 3600);
-/// Longest time from the first chunk to the publication.
-pub(crate) const UPLOAD_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// Identity of a file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,29 +31,39 @@ pub(crate) fn known_file<'a>(
     (id != FileId::Unknown && id == known && n_bytes == file.n_bytes).then_some(file)
 }
 
-/// The chunks of a partition that a bucket has.
+/// The chunks of a partition that a bucket has and that can be published, by hash, each with its
+/// length.
 #[derive(Debug, Default)]
 pub(crate) struct KnownChunks {
-    /// Chunks of the newest publication, which is never removed.
-    pub(crate) published: HashSet<ChunkId>,
-    /// Chunks of a listing, with length and age.
-    pub(crate) listed: HashMap<ChunkId, (u64, Duration)>,
+    by_hash: HashMap<[u8; 32], (ChunkId, u64)>,
 }
 
 impl KnownChunks {
     /// Takes the chunks of a publication for being there.
     pub(crate) fn of(publication: &Publication) -> Self {
-        let chunks = publication.files.iter().flat_map(PublishedFile::chunks_with_lengths);
-        let listed = chunks.map(|(chunk, n_bytes)| (*chunk, (n_bytes as u64, Duration::ZERO)));
-        Self { published: publication.chunks().copied().collect(), listed: listed.collect() }
+        let mut this = Self::default();
+        for (chunk, n_bytes) in
+            publication.files.iter().flat_map(PublishedFile::chunks_with_lengths)
+        {
+            this.add(*chunk, n_bytes as u64);
+        }
+        this
     }
 
-    /// Returns whether a chunk of `n_bytes` need not travel. One that a list lacks travels again,
-    /// also where a publication names it: it may have been lost.
+    /// Adds a chunk that is there, of so many bytes.
+    pub(crate) fn add(&mut self, chunk: ChunkId, n_bytes: u64) {
+        self.by_hash.insert(chunk.hash, (chunk, n_bytes));
+    }
+
+    /// Returns the chunk that has these bytes.
+    pub(crate) fn find(&self, hash: &[u8; 32], n_bytes: usize) -> Option<ChunkId> {
+        let (chunk, found) = self.by_hash.get(hash)?;
+        (*found == n_bytes as u64).then_some(*chunk)
+    }
+
+    /// Returns whether a chunk is there as it is named.
     pub(crate) fn has(&self, chunk: &ChunkId, n_bytes: usize) -> bool {
-        let stays = |age: &Duration| *age <= REUSE_MAX || self.published.contains(chunk);
-        let listed = self.listed.get(chunk);
-        listed.is_some_and(|(length, age)| *length == n_bytes as u64 && stays(age))
+        self.find(&chunk.hash, n_bytes) == Some(*chunk)
     }
 
     /// Returns whether the bucket has each chunk of a publication, with its length.
@@ -75,6 +78,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::layout::UploadId;
+
+    fn chunk(hash: u8) -> ChunkId {
+        ChunkId { hash: [hash; 32], upload: UploadId(3) }
+    }
 
     fn id(kind: u8) -> FileId {
         match kind {
@@ -91,7 +99,7 @@ mod tests {
             theirs in prop::collection::btree_map(0u8..6, (0u64..3, 0u8..4), 0..6),
         ) {
             let published: Vec<PublishedFile> = theirs.iter().map(|(name, (n_bytes, kind))| {
-                let chunks = vec![[name * 16 + kind; 32]];
+                let chunks = vec![chunk(name * 16 + kind)];
                 PublishedFile { name: name.to_string(), n_bytes: *n_bytes, chunks }
             }).collect();
             let last: KnownFiles<'_> = published.iter().zip(theirs.values())
@@ -102,24 +110,20 @@ mod tests {
             }).collect();
             let naive: Vec<Option<Vec<ChunkId>>> = ours.iter().map(|(name, (n_bytes, kind))| {
                 let same = theirs.get(name) == Some(&(*n_bytes, *kind)) && *kind != 0;
-                same.then(|| vec![[name * 16 + kind; 32]])
+                same.then(|| vec![chunk(name * 16 + kind)])
             }).collect();
             prop_assert_eq!(planned, naive);
         }
     }
 
     #[test]
-    fn an_old_chunk_without_a_publication_travels_again() {
+    fn a_chunk_of_another_length_or_upload_is_not_taken_for_being_there() {
+        let chunk = |hash: u8, upload| ChunkId { hash: [hash; 32], upload: UploadId(upload) };
         let mut known = KnownChunks::default();
-        known.listed.insert([1; 32], (5, REUSE_MAX));
-        known.listed.insert([2; 32], (5, REUSE_MAX + Duration::from_secs(1)));
-        known.listed.insert([3; 32], (5, 2 * REUSE_MAX));
-        known.published.extend([[3; 32], [4; 32]]);
-        assert!(known.has(&[1; 32], 5) && known.has(&[3; 32], 5));
-        assert!(!known.has(&[4; 32], 5), "published, and lost since");
-        assert!(!known.has(&[3; 32], 6), "published, and cut short since");
-        assert!(!known.has(&[1; 32], 6), "cut short");
-        assert!(!known.has(&[2; 32], 5) && !known.has(&[5; 32], 5));
-        assert!(REUSE_MAX + UPLOAD_MAX < crate::gc_plan::GRACE);
+        known.add(chunk(1, 7), 5);
+        assert_eq!(known.find(&[1; 32], 5), Some(chunk(1, 7)));
+        assert_eq!(known.find(&[1; 32], 6), None, "cut short");
+        assert_eq!(known.find(&[2; 32], 5), None);
+        assert!(known.has(&chunk(1, 7), 5) && !known.has(&chunk(1, 8), 5));
     }
 }

@@ -1,10 +1,17 @@
 //! What a user of `lode` can do about an error of a library, which knows no commands.
 
 use anyhow::Error;
+use lodestore_bucket::BucketError;
 use lodestore_store::StoreError;
 
 /// Returns the command that helps against an error, if one does.
 pub(crate) fn command_against(error: &Error) -> Option<String> {
+    let is_forgotten = |bucket: &BucketError| matches!(bucket, BucketError::UnknownHistory { .. });
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(is_forgotten) {
+        let advice =
+            "`lode serve GRAPH --writable --publish URL --take-over` continues from this folder";
+        return Some(advice.to_owned());
+    }
     let store = error.chain().find_map(|cause| cause.downcast_ref::<StoreError>())?;
     match store {
         StoreError::HistoriesDiffer { dir, .. } => Some(format!(

@@ -1,6 +1,6 @@
 //! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use crate::config::ServerConfig;
 use crate::error::ServerError;
+use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
 
@@ -59,6 +60,9 @@ pub(crate) struct Partitions {
     served: Vec<AtomicU32>,
     /// By partition: the newest version that is published; `None` where none ever is.
     published: Option<Vec<AtomicU32>>,
+    /// Partitions that have another writer now, with the last version that this one and that have
+    /// in common.
+    fenced: RwLock<BTreeMap<PartId, u32>>,
     /// Unfinished puts in pieces.
     pub(crate) puts: Puts,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
@@ -107,7 +111,7 @@ impl Partitions {
         let served = |part| AtomicU32::new(live.part_version(part).unwrap_or(0));
         let served = book.parts().map(served).collect();
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
-        Ok(Self {
+        let this = Self {
             book,
             parts: RwLock::new(parts.into()),
             changes: AtomicU64::new(0),
@@ -125,10 +129,15 @@ impl Partitions {
             follows: config.follow.clone(),
             served,
             published,
+            fenced: RwLock::default(),
             puts: Puts::default(),
             // Never 0, which stands for none.
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
-        })
+        };
+        if let Some(reason) = &config.paused {
+            this.pause(reason);
+        }
+        Ok(this)
     }
 
     /// Returns the partitions that are served now, ascending.
@@ -298,6 +307,23 @@ impl Partitions {
             published,
             ..UpdateStats::default()
         }
+    }
+
+    /// Refuses puts and commits of all partitions for some time.
+    pub(crate) fn pause(&self, reason: &str) {
+        for part in self.live.parts() {
+            self.live.pause_writes(part, Some((reason.to_owned(), ADVICE_PAUSED)));
+        }
+    }
+
+    /// Notes that a partition has another writer now.
+    pub(crate) fn note_fenced(&self, part: PartId, common: u32) {
+        self.fenced.write().ignore_poison().entry(part).or_insert(common);
+    }
+
+    /// Returns the last common version of a partition that has another writer now.
+    pub(crate) fn fenced(&self, part: PartId) -> Option<u32> {
+        self.fenced.read().ignore_poison().get(&part).copied()
     }
 
     /// Notes that a version of a partition is published.

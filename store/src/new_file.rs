@@ -49,8 +49,8 @@ pub(crate) fn write_new_file(
     written
 }
 
-/// Names that [`check_moves`] gives a file.
-const PROBE_NAMES: [&str; 2] = ["rename-probe.tmp", "rename-probe"];
+/// Names that [`check_moves`] gives a file, which only a crash leaves.
+pub(crate) const PROBE_NAMES: [&str; 2] = ["rename-probe.tmp", "rename-probe"];
 
 /// Fails with [`StoreError::Unsuited`] where a file in `dir` cannot be moved to a free name. A commit
 /// does that in its last step, so it is tried before anything is written.

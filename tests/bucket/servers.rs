@@ -18,7 +18,7 @@ use crate::support::process::{Serving, lode, signal};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 impl Home {
-    fn publish(&self, graph: &Path, more: &str) -> Result<Serving, String> {
+    pub(crate) fn publish(&self, graph: &Path, more: &str) -> Result<Serving, String> {
         let (graph, url) = (graph.display(), self.url());
         let port = "--listen 127.0.0.1:0 --insecure --shards 1";
         Serving::try_start_command(&format!(
@@ -35,7 +35,7 @@ impl Home {
     }
 
     /// Returns the version that every partition has published.
-    fn published(&self) -> u64 {
+    pub(crate) fn published(&self) -> u64 {
         let inspected = lode(["inspect", "--json", &self.url()]).succeeded().json();
         inspected["version"].as_u64().unwrap_or(0)
     }
@@ -48,7 +48,7 @@ impl Home {
 }
 
 /// Waits until something is so.
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !is_so() {
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");

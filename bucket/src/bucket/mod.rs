@@ -4,12 +4,13 @@ mod open;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
@@ -19,10 +20,12 @@ use crate::error::BucketError;
 use crate::layout::{GRAPH_KEY, clock_key, publication_key};
 use crate::publication::{GraphIdentity, Publication, Published};
 use crate::sealed::{FORMAT, Unsealed};
-use crate::search::{CompleteSearch, NewestSearch, Seen, Step};
+use crate::search::{CompleteSearch, NewestSearch, Seen, Step, are_of_one_commit};
 
 /// Requests in flight. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 8;
+/// Partitions whose newest publications are looked for in parallel.
+const N_LOOKS: usize = 32;
 /// Most bytes of the identity of a graph.
 const GRAPH_BYTES_MAX: u64 = 4096;
 /// Most bytes of a publication: it names a chunk of 8 MiB in about 40 bytes.
@@ -40,6 +43,32 @@ pub struct Bucket {
     store: Arc<dyn ObjectStore>,
     prefix: Path,
     runtime: Runtime,
+    reached: Reached,
+}
+
+/// The last moment at which a bucket has answered; clones are of the same bucket.
+#[derive(Clone, Debug)]
+pub struct Reached(Arc<Mutex<Instant>>);
+
+impl Reached {
+    /// That of a bucket which is opened now.
+    fn now() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    /// Returns the time since.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.lock().ignore_poison().elapsed()
+    }
+
+    /// Passes on how a request ended.
+    fn noted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        if !result.as_ref().is_err_and(is_transient) {
+            *self.0.lock().ignore_poison() = Instant::now();
+        }
+        result
+    }
 }
 
 /// A listed object.
@@ -72,6 +101,12 @@ impl Bucket {
         &self.url
     }
 
+    /// Returns when the bucket has answered last.
+    #[must_use]
+    pub fn reached(&self) -> Reached {
+        self.reached.clone()
+    }
+
     /// Runs requests to their end on this thread.
     pub(crate) fn run<T>(&self, requests: impl Future<Output = T>) -> T {
         self.runtime.block_on(requests)
@@ -83,7 +118,7 @@ impl Bucket {
         key: &str,
         max_bytes: u64,
     ) -> Result<Option<Bytes>, BucketError> {
-        let object = match self.store.get(&self.path(key)).await {
+        let object = match self.reached.noted(self.store.get(&self.path(key)).await) {
             Ok(object) => object,
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(self.failed(key, "read", &error)),
@@ -108,7 +143,7 @@ impl Bucket {
     }
 
     async fn look_up(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
-        match self.store.head(&self.path(key)).await {
+        match self.reached.noted(self.store.head(&self.path(key)).await) {
             Ok(object) => Ok(Some(object)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(self.failed(key, "look for", &error)),
@@ -118,6 +153,7 @@ impl Bucket {
     /// Writes an object, whether it is there or not.
     pub(crate) async fn write(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
         let put = self.store.put(&self.path(key), PutPayload::from_bytes(bytes)).await;
+        let put = self.reached.noted(put);
         put.map(drop).map_err(|error| self.failed(key, "write", &error))
     }
 
@@ -182,7 +218,8 @@ impl Bucket {
     /// Creates an object if it is absent. An error leaves open whether it was created.
     async fn create(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
         let payload = PutPayload::from_bytes(Bytes::copy_from_slice(bytes));
-        self.store.put_opts(&self.path(key), payload, PutMode::Create.into()).await.map(drop)
+        let put = self.store.put_opts(&self.path(key), payload, PutMode::Create.into()).await;
+        self.reached.noted(put).map(drop)
     }
 
     /// Returns the identity of the graph that is here, if one is.
@@ -290,48 +327,66 @@ impl Bucket {
     ) -> Result<Vec<Publication>, BucketError> {
         let missing =
             |at: usize| BucketError::NoVersion { url: self.url.clone(), wanted, part: part_at(at) };
+        let newest = |part: PartId| async move { self.newest(graph, part, 0).await };
+        let newest: Vec<Option<(Published, Bytes)>> =
+            stream::iter(graph.parts()).map(newest).buffered(N_LOOKS).try_collect().await?;
         let (mut seen, mut last_read) = (Vec::new(), Vec::new());
-        for part in graph.parts() {
-            let newest = self.newest(graph, part, 0).await?;
-            let (newest, _) = newest.ok_or_else(|| missing(part.index()))?;
+        for (at, newest) in newest.into_iter().enumerate() {
+            let (newest, _) = newest.ok_or_else(|| missing(at))?;
             seen.push(Seen::new(newest.sequence(), &newest));
             last_read.push(newest);
         }
         let mut search = CompleteSearch::new(seen, wanted);
-        let (version, sequences) = loop {
-            match search.next() {
+        loop {
+            let (version, sequences) = match search.next() {
                 Step::Read { at, sequence } => {
                     let found = self.publication(graph, part_at(at), sequence).await?;
                     let (published, _) = found.ok_or_else(|| missing(at))?;
                     search.take(at, Seen::new(sequence, &published));
                     last_read[at] = published;
+                    continue;
                 }
                 Step::Missing { at } => return Err(missing(at)),
-                Step::Found { version, sequences } => break (version, sequences),
-            }
-        };
-        let mut complete: Vec<Publication> = Vec::new();
-        for (at, (sequence, read)) in sequences.into_iter().zip(last_read).enumerate() {
-            let published = match read.sequence() == sequence {
-                true => read,
-                // Collected since.
-                false => match self.publication(graph, part_at(at), sequence).await? {
-                    Some((published, _)) => published,
-                    None => return Err(missing(at)),
-                },
+                Step::Found { version, sequences } => (version, sequences),
             };
-            let earlier = published.live().and_then(|live| live.at(version));
-            let earlier = earlier.ok_or_else(|| missing(at))?;
-            if complete.first().is_some_and(|it| !it.manifest.has_tensors_of(&earlier.manifest)) {
+            let mut complete: Vec<Publication> = Vec::new();
+            for (at, (sequence, read)) in sequences.into_iter().zip(&last_read).enumerate() {
+                let other = match read.sequence() == sequence {
+                    true => None,
+                    // Without it, it was collected since.
+                    false => match self.publication(graph, part_at(at), sequence).await? {
+                        Some((published, _)) => Some(published),
+                        None => return Err(missing(at)),
+                    },
+                };
+                let published = other.as_ref().unwrap_or(read);
+                let earlier = published.live().and_then(|live| live.at(version));
+                complete.push(earlier.ok_or_else(|| missing(at))?);
+            }
+            let commit = |it: &Publication| it.manifest.commit_of(version);
+            if are_of_one_commit(complete.iter().map(commit)) {
+                self.check_tensors(version, &complete)?;
+                return Ok(complete);
+            }
+            if wanted.is_some() {
                 return Err(self.refused(format!(
-                    "partition {} has other tensors at version {version} than the partitions before \
-                     it: tensors were added or dropped, and not all partitions pushed since; push them",
-                    part_at(at)
+                    "partitions have made version {version} by different commits: one of them was \
+                     restored, or taken over, and committed since; take another version"
                 )));
             }
-            complete.push(earlier);
+            search.reject(version);
         }
-        Ok(complete)
+    }
+
+    /// Fails where partitions have other tensors than the first one.
+    fn check_tensors(&self, version: u32, parts: &[Publication]) -> Result<(), BucketError> {
+        let is_other = |it: &&Publication| !parts[0].manifest.has_tensors_of(&it.manifest);
+        let Some(other) = parts.iter().find(is_other) else { return Ok(()) };
+        Err(self.refused(format!(
+            "partition {} has other tensors at version {version} than the partitions before it: \
+             tensors were added or dropped, and not all partitions pushed since; push them",
+            other.part()
+        )))
     }
 
     /// Fails for a store that lets a second writer take a key that is there.
@@ -395,7 +450,12 @@ impl Bucket {
             }
             other => without_queries(&other.to_string()),
         };
-        self.cannot(key, action, &reason)
+        match self.cannot(key, action, &reason) {
+            BucketError::Refused { place, reason } if is_transient(error) => {
+                BucketError::Unreachable { place, reason }
+            }
+            other => other,
+        }
     }
 
     fn cannot(&self, key: &str, action: &str, reason: &str) -> BucketError {
@@ -419,6 +479,11 @@ impl BucketTime {
 
 fn part_at(at: usize) -> PartId {
     PartId(u16::try_from(at).unwrap_or(u16::MAX))
+}
+
+/// Returns whether an error says that the store could not be asked, or could not answer.
+fn is_transient(error: &Error) -> bool {
+    matches!(error, Error::Generic { .. } | Error::JoinError { .. })
 }
 
 /// Returns whether another try cannot succeed.

@@ -8,7 +8,7 @@ use object_store::path::Path;
 use tokio::runtime::Builder;
 use url::Url;
 
-use super::Bucket;
+use super::{Bucket, Reached};
 use crate::error::BucketError;
 
 /// Why a URL with credentials or a query is refused.
@@ -54,7 +54,7 @@ impl Bucket {
     ) -> Result<Self, BucketError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| BucketError::Runtime(error.to_string()))?;
-        Ok(Self { url, store, prefix, runtime })
+        Ok(Self { url, store, prefix, runtime, reached: Reached::now() })
     }
 }
 

@@ -70,6 +70,9 @@ pub struct ServerConfig {
     /// Report how far commits are published elsewhere:
     /// [`Server::publishing`](crate::server::Server::publishing).
     pub publishes: bool,
+    /// With `publishes`: why no puts and commits are taken before
+    /// [`Publishing::resume`](crate::installer::Publishing::resume).
+    pub paused: Option<String>,
     /// Token that clients over TCP must show first. A Unix socket is protected by its mode instead.
     pub token: Option<Tokens>,
     /// Token that clients over TCP must show first to move partitions; it admits them as `token`
@@ -110,6 +113,7 @@ impl ServerConfig {
             follow: None,
             grows: false,
             publishes: false,
+            paused: None,
             token: None,
             admin_token: None,
             tls: None,

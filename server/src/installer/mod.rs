@@ -19,6 +19,8 @@ const SWITCH_MAX: Duration = Duration::from_secs(60);
 
 /// Remedy of a partition that was fenced.
 const ADVICE: &str = "stop this server; what is published is pulled into a new folder";
+/// Remedy of partitions whose writes are paused.
+pub(crate) const ADVICE_PAUSED: &str = "puts are taken again by themselves once it is reached";
 
 /// Installs versions on a server that follows; from a thread of the caller's.
 #[derive(Clone)]
@@ -121,9 +123,30 @@ impl Publishing {
         self.partitions.note_published(part, version);
     }
 
-    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue.
-    pub fn fence(&self, part: PartId, reason: String) {
+    /// Refuses puts and commits of a partition from now on, with this reason. Reads continue. Its
+    /// history and that of the writer that has it now are the same up to version `common`; none of
+    /// it if `None`.
+    pub fn fence(&self, part: PartId, reason: String, common: Option<u32>) {
+        self.partitions.note_fenced(part, common.unwrap_or(0));
         self.partitions.live.stop_writes(part, reason, ADVICE);
+    }
+
+    /// Returns the last common version of a partition that was fenced; `None` for one that was not.
+    #[must_use]
+    pub fn fenced(&self, part: PartId) -> Option<u32> {
+        self.partitions.fenced(part)
+    }
+
+    /// Refuses puts and commits of all partitions with this reason until [`Publishing::resume`].
+    /// Reads continue.
+    pub fn pause(&self, reason: &str) {
+        self.partitions.pause(reason);
+    }
+
+    /// Takes puts and commits again that were paused.
+    pub fn resume(&self) {
+        let live = &self.partitions.live;
+        live.parts().for_each(|part| live.pause_writes(part, None));
     }
 }
 

@@ -28,9 +28,11 @@ const OPEN_AGAIN: &str = "make room or mend the disk, then open the graph again"
 /// Whether writes are taken.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    /// Whether `failure` is set, for a write that has nothing to wait for.
+    /// Whether `failure` or `paused` is set, for a write that has nothing to wait for.
     has_failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
+    /// Why no writes are taken for some time, and what helps, whatever has failed.
+    paused: Mutex<Option<(String, &'static str)>>,
     /// Held while one writer looks for room; the others are refused meanwhile.
     looking: Mutex<()>,
     /// Between two looks.
@@ -60,7 +62,22 @@ impl Health {
         if !self.has_failed.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().as_ref().map(|known| (known.reason.clone(), known.advice))
+        let failure = self.lock().as_ref().map(|known| (known.reason.clone(), known.advice));
+        failure.or_else(|| self.paused.lock().ignore_poison().clone())
+    }
+
+    /// Refuses all writes until it is called with `None`.
+    fn pause(&self, paused: Option<(String, &'static str)>) {
+        let failure = self.lock();
+        let mut before = self.paused.lock().ignore_poison();
+        *before = paused;
+        self.has_failed.store(failure.is_some() || before.is_some(), Ordering::Release);
+    }
+
+    fn check_is_not_paused(&self, dir: &Path) -> Result<(), StoreError> {
+        let paused = self.paused.lock().ignore_poison().clone();
+        let Some((reason, advice)) = paused else { return Ok(()) };
+        Err(StoreError::WritesStopped { dir: dir.to_owned(), reason, advice })
     }
 
     /// Passes on how a write ended. Only the first failure counts: those after it follow from it.
@@ -95,7 +112,10 @@ impl Health {
         }
         {
             let mut failure = self.lock();
-            let Some(known) = &mut *failure else { return Ok(()) };
+            let Some(known) = &mut *failure else {
+                drop(failure);
+                return self.check_is_not_paused(dir);
+            };
             match known.next_look {
                 Some(at) if Instant::now() >= at => known.next_look = Some(at + self.pause),
                 _ => return Err(known.refusal(dir)),
@@ -110,9 +130,11 @@ impl Health {
                     return Err(other.refusal(dir));
                 }
                 *failure = None;
-                self.has_failed.store(false, Ordering::Release);
+                let is_paused = self.paused.lock().ignore_poison().is_some();
+                self.has_failed.store(is_paused, Ordering::Release);
+                drop(failure);
                 tracing::info!("{}: there is room again, and puts are taken", dir.display());
-                Ok(())
+                self.check_is_not_paused(dir)
             }
             Err(error) => {
                 if let Some(known) = self.lock().as_mut().filter(|it| !it.is_stopped) {
@@ -167,6 +189,11 @@ impl Catalog {
     /// Refuses all writes until the graph is opened again.
     pub(crate) fn stop_writes(&self, reason: String, advice: &'static str) {
         self.health.stop(reason, advice);
+    }
+
+    /// Refuses all writes with a reason and what helps, until it is called with `None`.
+    pub(crate) fn pause_writes(&self, paused: Option<(String, &'static str)>) {
+        self.health.pause(paused);
     }
 
     /// Returns why no writes are taken and what helps, without looking for room; `None` while they
@@ -276,6 +303,24 @@ mod tests {
             );
         }
         assert_eq!(pairs.n_looks.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_catalog_that_was_paused_takes_writes_again_unless_one_has_failed() {
+        let (pairs, dir) = (Pairs::default(), Path::new("g/part-000/catalog"));
+        let health = Health { pause: Duration::from_secs(3600), ..Health::default() };
+        let pause = || health.pause(Some(("nobody was asked".to_owned(), "wait")));
+        pause();
+        let refusal = health.check(&pairs, dir).unwrap_err().to_string();
+        assert!(refusal.contains("nobody was asked") && refusal.contains("wait"), "{refusal}");
+        assert_eq!(health.reason().unwrap().1, "wait");
+        health.pause(None);
+        assert!(health.check(&pairs, dir).is_ok() && health.reason().is_none());
+        pause();
+        fail(&health, Errno::IO.into());
+        health.pause(None);
+        health.check(&pairs, dir).unwrap_err();
+        assert_eq!(health.reason().unwrap().1, OPEN_AGAIN);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod coverage;
 mod fetch;
+mod likeness;
 mod manifest;
 
 use std::io::ErrorKind;
@@ -23,6 +24,7 @@ use crate::update::remove_unpinned;
 
 pub use coverage::Coverage;
 pub use fetch::{FetchCheck, FetchedFile};
+pub use likeness::CommonFiles;
 pub(crate) use manifest::ManifestTensor;
 pub use manifest::{Manifest, Succession};
 

@@ -78,12 +78,6 @@ impl Kept {
         }
         self.from < versions.end || self.others.range(versions).next().is_some()
     }
-
-    /// Returns whether a version of these would be in the midst of a layer that neighbouring layers
-    /// became.
-    pub(crate) fn splits(&self, layers: &[LayerSpan]) -> bool {
-        layers.windows(2).any(|pair| self.any_in(pair[0].last..pair[1].first))
-    }
 }
 
 /// Chooses the folds of a tensor, by positions of its layers, the newest first: a fold leaves the

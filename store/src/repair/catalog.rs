@@ -41,15 +41,15 @@ pub(super) fn restore(
     let strays = note_losses(actions, &mut contents, &mut plans);
     let part_dir = contents.part_dir.clone();
     let plan = CatalogPlan::new(graph, part, contents, &plans);
-    for file in &plan.adopted {
-        let version = plan.version.saturating_add(1);
+    let (adopted, version) = (plan.adopted.clone(), plan.version.saturating_add(1));
+    plan.publish(actions, &strays)?;
+    for file in adopted {
         let action = format!(
             "recorded as prepared: nothing shows that its version, {version}, was committed; the \
              next commit makes its rows visible"
         );
         actions.note(&part_dir.join(file), action);
     }
-    plan.publish(actions, &strays)?;
     plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
 }
 
@@ -91,8 +91,9 @@ fn plan_all(
     Ok(Some(plans))
 }
 
-/// Reports the losses of a partition. Returns the files that the next writer would remove, where
-/// something is lost: they may hold the only copy of it.
+/// Reports the losses of a partition. Returns the files that go to quarantine: those that the next
+/// writer would remove, where something is lost and they may hold the only copy of it, and damaged
+/// ones that would keep it from opening the graph.
 ///
 /// Rows that are lost are found again by a repair that follows one that was cut off. That a file is
 /// lost is not, once the file is gone: the catalog keeps it.
@@ -114,6 +115,7 @@ fn note_losses(
         strays.extend(plans.iter_mut().flat_map(|plan| plan.strays.drain(..)));
         actions.with_losses.push(catalog_dir(&contents.part_dir));
     }
+    strays.extend(plans.iter_mut().flat_map(|plan| plan.unproven.drain(..)));
     let kept = contents.losses.iter().map(|line| Lost::from_line(&contents.part_dir, line));
     actions.report.lost.extend(kept.chain(rows));
     strays

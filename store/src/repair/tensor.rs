@@ -37,6 +37,8 @@ pub(super) struct TensorPlan {
     pub(super) lost: Vec<Lost>,
     /// Files of the tensor that it does not name.
     pub(super) strays: Vec<PathBuf>,
+    /// Damaged files of a later version, whose rows are pending: no writer can prove that.
+    pub(super) unproven: Vec<PathBuf>,
 }
 
 /// Planned work for a segment's file.
@@ -115,7 +117,15 @@ impl TensorRepair<'_> {
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
         let file = FileWork::Mend(Box::new(recovered), reason);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
+        Ok(TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file,
+            note: None,
+            lost,
+            strays: Vec::new(),
+            unproven: Vec::new(),
+        })
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
@@ -132,6 +142,7 @@ impl TensorRepair<'_> {
             note: None,
             lost,
             strays: Vec::new(),
+            unproven: Vec::new(),
         }
     }
 
@@ -150,7 +161,15 @@ impl TensorRepair<'_> {
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
         let file = FileWork::Placeholder(placeholder);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
+        Ok(TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file,
+            note: None,
+            lost,
+            strays: Vec::new(),
+            unproven: Vec::new(),
+        })
     }
 
     /// Plans for the newest whole segment above a version, as it describes itself.
@@ -249,7 +268,12 @@ impl TensorRepair<'_> {
                 }
                 plan.lost.push(lost);
             }
-            plan.strays.push(path);
+            let is_later = last > self.contents.version && self.is_pending_for(last);
+            if is_later && self.open_named(file, last)?.is_none() {
+                plan.unproven.push(path);
+            } else {
+                plan.strays.push(path);
+            }
         }
         Ok(())
     }
@@ -261,10 +285,15 @@ impl TensorRepair<'_> {
         let deltas = || plan.deltas.iter().map(|it| &it.delta);
         let is_folded =
             deltas().any(|it| it.first == first) && deltas().any(|it| it.version == last);
-        let is_pending = self.contents.pending.contains(&(self.spec.name.clone(), last));
+        let is_pending = self.is_pending_for(last);
         last <= plan.record.version
             || deltas().any(|it| it.first <= first && last <= it.version)
             || (!self.contents.is_old && (is_folded || is_pending))
+    }
+
+    /// Returns whether the catalog has rows of the tensor that are pending for `version`.
+    fn is_pending_for(&self, version: u32) -> bool {
+        self.contents.pending.contains(&(self.spec.name.clone(), version))
     }
 
     /// Returns whether the catalog is built again.
@@ -341,6 +370,11 @@ impl TensorRepair<'_> {
         for (file, _, last) in self.files()? {
             let is_named = self.contents.deltas.iter().any(|it| it.delta.record.file == file);
             if last <= self.contents.version || is_named {
+                continue;
+            }
+            // What a commit that was cut off has left may be damaged as well.
+            let is_left = self.is_pending_for(last);
+            if is_left && self.open_named(file.clone(), last)?.is_none() {
                 continue;
             }
             if !holds_only_pending(self.graph, self.part, catalog, self.spec, &file, last)? {

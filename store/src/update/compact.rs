@@ -14,12 +14,11 @@ use crate::catalog::DeltaRecord;
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
 use crate::layers::{Folding, Kept, choose_deltas, choose_folds};
-use crate::new_file::discard;
 
 impl GraphHandle {
     /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
     /// commits and gathers continue meanwhile; pinned views keep what they see. Versions that are
-    /// kept stay readable, see [`GraphHandle::set_keep_rule`] and [`GraphHandle::hold_version`].
+    /// kept stay readable, see [`GraphHandle::set_keep_rule`] and [`GraphHandle::keep_cut_after`].
     ///
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
     /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
@@ -143,14 +142,6 @@ impl GraphHandle {
                 place.write_folded(seen, layers.clone(), commit, codec, progress)?;
             (self.open_written(segment, record.first)?, record)
         };
-        // No version comes to be held before the fold counts or is given up.
-        let holds = self.holds.lock();
-        let spans = &seen.spans()[layers.clone()];
-        if self.kept_with(&holds).splits(spans) {
-            drop(holds);
-            discard(&**self.graph.device(), layer.segment().path());
-            return Ok(report(&compaction, 0, None, start));
-        }
         let switched = match layers.start {
             0 => part.catalog.switch_segment(&tensor.spec().name, record.version, &record.record),
             _ => part.catalog.switch_deltas(&tensor.spec().name, &record),
@@ -158,12 +149,10 @@ impl GraphHandle {
         if let Err(error) = switched {
             // The record may be on disk: the file goes when the catalog takes writes again, without
             // the record.
-            drop(holds);
             self.garbage().push(Retired::new(&layer, &part.catalog));
             return Err(error);
         }
         tensor.fold(seen, layers.clone(), &layer);
-        drop(holds);
         let retired = seen.layers()[layers].iter();
         self.garbage().extend(retired.map(|layer| Retired::new(layer, &part.catalog)));
         Ok(report(&compaction, n_rows, Some(layer.segment()), start))

@@ -51,6 +51,17 @@ impl GraphHandle {
         }
     }
 
+    /// Refuses puts and commits of a partition with [`StoreError::WritesStopped`] until it is called
+    /// with `None`, or the graph is opened again. Reads continue.
+    pub fn pause_writes(&self, part: PartId, paused: Option<(String, &'static str)>) {
+        // No put or commit is midway.
+        let _alone = self.commits();
+        let _gate = self.gate.write().ignore_poison();
+        if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
+            open.catalog.pause_writes(paused);
+        }
+    }
+
     /// Fails unless the graph is open for writing.
     pub(super) fn check_writable(&self) -> Result<(), StoreError> {
         self.check_process()?;

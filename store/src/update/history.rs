@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use lodestore_graph::PartId;
 use lodestore_graph::lock::IgnorePoison;
 
-use super::open::OpenedPart;
+use super::open::{OpenedPart, OpenedTensor};
 use super::{GraphHandle, PartHandle};
 use crate::error::StoreError;
 use crate::version_id::{CommitId, VersionId};
@@ -199,6 +199,11 @@ impl OpenedPart {
         }
         let is_compared = self.joined_at.max(ahead.joined_at) < self.version;
         if is_compared && !self.commit.may_be_shared_with(ahead.commit_before) {
+            return false;
+        }
+        // The first step leaves none: the partition had other rows when the commit was made.
+        let is_pending = |tensor: &OpenedTensor| tensor.pending_for.contains(&ahead.version);
+        if self.tensors.iter().any(is_pending) {
             return false;
         }
         let is_prepared = self.prepared.is_some_and(|it| it.number == ahead.version);

@@ -1,14 +1,13 @@
 //! Versions that stay readable, whatever is folded.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use lodestore_graph::lock::IgnorePoison;
 
 use super::GraphHandle;
-use crate::error::StoreError;
-use crate::layers::Kept;
+use crate::layers::{Kept, next_cut};
+use crate::version_id::CommitId;
 
 /// Which versions stay readable when layers are folded.
 ///
@@ -40,80 +39,30 @@ impl Default for KeepRule {
 /// changed, and readers have all of them open.
 pub(super) const KEPT_BY_AGE_MAX: u32 = 32;
 
-/// Versions that are held, each with how often.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Holds(Arc<Mutex<BTreeMap<u32, usize>>>);
-
-/// Versions that are held, while none can be added.
-pub(super) type HoldsGuard<'a> = MutexGuard<'a, BTreeMap<u32, usize>>;
-
-impl Holds {
-    pub(super) fn lock(&self) -> HoldsGuard<'_> {
-        self.0.lock().ignore_poison()
-    }
-}
-
-/// Keeps a version readable until it is dropped: no fold of the graph takes rows from both sides of
-/// it. It holds no file, and does not outlive the process.
-#[derive(Debug)]
-pub struct HeldVersion {
-    version: u32,
-    holds: Holds,
-}
-
-impl HeldVersion {
-    /// Returns the version.
-    #[must_use]
-    pub fn version(&self) -> u32 {
-        self.version
-    }
-}
-
-impl Drop for HeldVersion {
-    fn drop(&mut self) {
-        let mut holds = self.holds.lock();
-        if let Some(n_holds) = holds.get_mut(&self.version) {
-            *n_holds -= 1;
-            if *n_holds == 0 {
-                holds.remove(&self.version);
-            }
-        }
-    }
-}
-
 impl GraphHandle {
     /// Says which versions folds keep readable from now on; only the newest one before.
     pub fn set_keep_rule(&self, rule: KeepRule) {
         *self.keep_rule.write().ignore_poison() = rule;
     }
 
-    /// Holds a version that is readable now.
+    /// Leaves the next cut after `published` readable from now on: no fold puts layers up to it and
+    /// layers after it into one file. `None` leaves none.
     ///
-    /// Fails with [`StoreError::NoVersion`] for one that is not committed on all open partitions,
-    /// and for one whose layers were folded into later ones.
-    pub fn hold_version(&self, version: u32) -> Result<HeldVersion, StoreError> {
-        // A fold that is about to count waits, and looks again then.
-        let mut holds = self.holds.lock();
-        if version > self.version() || !self.has_layers_of(version) {
-            return Err(self.no_version(version));
-        }
-        *holds.entry(version).or_default() += 1;
-        drop(holds);
-        Ok(HeldVersion { version, holds: self.holds.clone() })
+    /// A cut is a version that all writers of a graph publish, see [`next_cut`].
+    pub fn keep_cut_after(&self, published: Option<u32>) {
+        self.cut_after.store(published.unwrap_or(u32::MAX), Ordering::Release);
     }
 
-    /// Returns the versions that folds keep readable at this moment.
+    /// Returns the versions that folds keep readable at this moment: those of the rule, and the next
+    /// cut.
     #[must_use]
     pub fn kept_versions(&self) -> Kept {
-        self.kept_with(&self.holds.lock())
-    }
-
-    pub(super) fn kept_with(&self, holds: &HoldsGuard<'_>) -> Kept {
         let rule = *self.keep_rule.read().ignore_poison();
         let newest = self.version();
         let by_number = newest.saturating_sub(rule.n_versions.saturating_sub(1));
         let from = by_number.min(self.oldest_by_age(newest, rule.age));
-        let others = holds.keys().copied().filter(|&version| version < from).collect();
+        let cut = next_cut(self.cut_after.load(Ordering::Acquire), newest);
+        let others = cut.into_iter().filter(|&cut| cut < from).collect();
         Kept { from, others }
     }
 
@@ -128,18 +77,12 @@ impl GraphHandle {
         let mut from = newest;
         while from > oldest {
             // The version before was the newest one until then.
-            let ended = part.commit_of(from).ok().and_then(|commit| commit.time());
+            let ended = part.commit_of(from).ok().and_then(CommitId::time);
             if ended.is_none_or(|ended| ended < since) {
                 break;
             }
             from -= 1;
         }
         from
-    }
-
-    /// Returns whether the layers of a committed version can be told apart from later ones.
-    fn has_layers_of(&self, version: u32) -> bool {
-        let parts = self.open_parts();
-        parts.iter().all(|part| part.listed().all(|tensor| tensor.current().is_readable(version)))
     }
 }

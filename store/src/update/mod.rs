@@ -15,8 +15,7 @@
 //! 3. `commits`: by a commit for all of its time.
 //! 4. `gate`: shared by puts; exclusive for a moment by commits and by changes of the set of
 //!    partitions.
-//! 5. `holds`: by a fold from its last look at the versions that are kept until it counts.
-//! 6. The lock of the list of partitions, and a tensor's own: for a moment.
+//! 5. The lock of the list of partitions, and a tensor's own: for a moment.
 
 mod commit;
 mod compact;
@@ -44,7 +43,7 @@ use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
 pub use health::StoppedWrites;
-pub use keep::{HeldVersion, KeepRule};
+pub use keep::KeepRule;
 pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
@@ -59,14 +58,13 @@ use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::growing::Growing;
-pub use crate::layers::{Folding, Kept};
+pub use crate::layers::{Folding, Kept, next_cut};
 use crate::reader::ReaderKind;
 use crate::tensor::TensorSpec;
 use crate::version_id::VersionId;
 use commit::CommitTurn;
 use garbage::Garbage;
 use history::RecentCommits;
-use keep::Holds;
 use parallel::for_each;
 use transfer::TransferState;
 
@@ -107,9 +105,10 @@ pub struct GraphHandle {
     garbage: Mutex<Garbage>,
     /// Which versions folds keep readable.
     keep_rule: RwLock<KeepRule>,
-    holds: Holds,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
+    /// Folds leave the next cut after this version readable; none if [`u32::MAX`].
+    cut_after: AtomicU32,
 }
 
 /// The open partitions of one moment.

@@ -13,7 +13,7 @@ use super::commit::CommitTurn;
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::history::{RecentCommits, RollForward};
-use super::keep::{Holds, KeepRule};
+use super::keep::KeepRule;
 use super::later::holds_only_pending;
 use super::parallel::{for_each, for_each_owned};
 use super::tensor::PendingRows;
@@ -110,8 +110,8 @@ impl GraphHandle {
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
             keep_rule: RwLock::new(KeepRule::NEWEST),
-            holds: Holds::default(),
             coming: Mutex::default(),
+            cut_after: AtomicU32::new(u32::MAX),
         };
         if mode == OpenMode::Write {
             this.advance(&mut this.commits(), forward)?;

@@ -80,9 +80,11 @@ impl GraphHandle {
             put.part.tensors[position].put(version, &put.rows, put_id).map(|()| version)
         };
         let results = for_each(&**self.graph.device(), &by_part, put_part);
+        if results.is_empty() {
+            return Ok(self.version().saturating_add(1));
+        }
         // The highest: committed through it, the rows of all partitions are visible.
-        let none = self.version().saturating_add(1);
-        results.into_iter().try_fold(none, |highest, version| Ok(version?.max(highest)))
+        results.into_iter().try_fold(0, |highest, version| Ok(version?.max(highest)))
     }
 
     /// Checks a put and finds where each row goes, by partition.

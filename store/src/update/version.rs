@@ -77,14 +77,6 @@ impl TensorVersion {
         Some(Self::new(version, self.layers[..n_kept].to_vec()))
     }
 
-    /// Returns whether the layers up to `version` are those of that version.
-    pub(super) fn is_readable(&self, version: u32) -> bool {
-        let splits = |it: &Arc<Layer>| it.first_version() <= version && version < it.version();
-        version <= self.version
-            && self.base().version() <= version
-            && !self.layers.iter().any(splits)
-    }
-
     /// Returns the versions and rows of each layer, oldest first.
     pub(super) fn spans(&self) -> Vec<LayerSpan> {
         let span = |layer: &Arc<Layer>| LayerSpan {

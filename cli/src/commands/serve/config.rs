@@ -139,6 +139,11 @@ pub(super) struct ServeSettings {
     #[arg(long)]
     #[serde(skip)]
     pub(super) take_over: bool,
+    /// With --publish: take no puts and commits while object storage has not answered for this
+    /// time, so that no more than that is lost where another writer takes over. Without it they are
+    /// taken however long it does not answer.
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) publish_within: Option<u64>,
     /// File with the token that clients over TCP must present, readable by its owner alone. The
     /// metrics port requires it where it is not on loopback.
     #[arg(long, value_name = "FILE")]
@@ -215,6 +220,7 @@ impl ServeSettings {
             follow_tls_ca: self.follow_tls_ca.or(file.follow_tls_ca),
             publish: self.publish.or(file.publish),
             take_over: self.take_over,
+            publish_within: self.publish_within.or(file.publish_within),
             token_file: self.token_file.or(file.token_file),
             admin_token_file: self.admin_token_file.or(file.admin_token_file),
             tls_cert: self.tls_cert.or(file.tls_cert),

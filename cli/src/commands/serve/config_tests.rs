@@ -35,7 +35,7 @@ fn a_flag_goes_before_each_setting_of_the_file() {
         memory = '1MiB'\npolicy = 'lru'\npreload = ['none']\nstate-dir = 'c'\n\
         volatile = ['h3:1xf32']\nfollow = ['10.1.1.1:3']\nfollow-interval = 1\n\
         follow-token-file = 'd'\nfollow-tls-ca = 'e'\ndisk = '1GiB'\npublish = 's3://f/f'\n\
-        log-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\
+        publish-within = 77\nlog-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\
         tls-cert = 'i'\ntls-key = 'j'\ntls-client-ca = 'k'\nregister = 'etcd:10.1.1.1:4/l'\n\
         advertise = '10.1.1.1:5'\nmetrics-insecure = true\nwritable = true\ninsecure = true\n\
         keep-versions = 3\nkeep-for = '1h'\n";

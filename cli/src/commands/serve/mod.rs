@@ -16,7 +16,6 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use lodestore_bucket::Publisher;
 use lodestore_client::Address;
 use lodestore_server::{Server, ServerConfig};
 use lodestore_store::update::KeepRule;
@@ -32,7 +31,7 @@ use crate::usage::UsageError;
 use config::ServeSettings;
 use credential_reload::Renewal;
 use follow::Following;
-use publish::PublishThread;
+use publish::{Beginning, PublishThread};
 
 /// Default address of a server.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7171";
@@ -219,6 +218,7 @@ impl ServeArgs {
             config.parts = following.parts();
         }
         let publisher = self.settings.begin_publishing(&self.graph)?;
+        config.paused = publisher.as_ref().and_then(Beginning::refusal);
         let server = Arc::new(Server::start(&config)?);
         Ok(Started { server, following, publisher })
     }
@@ -257,7 +257,7 @@ impl ServeArgs {
 struct Started {
     server: Arc<Server>,
     following: Option<Following>,
-    publisher: Option<Publisher>,
+    publisher: Option<Beginning>,
 }
 
 /// Events that the main thread waits for.

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_bucket::{Bucket, BucketError, Folder, Publisher};
+use lodestore_bucket::{Bucket, BucketError, Folder, Publisher, Reached};
 use lodestore_graph::PartId;
 use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
@@ -25,6 +25,10 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Longest time for the last versions when the server stops.
 const LAST_MAX: Duration = Duration::from_secs(20);
+/// Shortest time of --publish-within: the bucket is asked at [`LOOK_EVERY`] at least.
+const WITHIN_MIN: Duration = Duration::from_secs(15);
+/// Interval at which the time since the bucket has answered is looked at.
+const WITHIN_PAUSE: Duration = Duration::from_millis(100);
 
 impl ServeSettings {
     /// Fails for flags that need others, whether those are in a file or not.
@@ -35,16 +39,25 @@ impl ServeSettings {
         if self.take_over && self.publish.is_none() {
             return Err(UsageError::new("--take-over needs --publish").into());
         }
+        let Some(within) = self.publish_within.map(Duration::from_secs) else { return Ok(()) };
+        if self.publish.is_none() {
+            return Err(UsageError::new("--publish-within needs --publish").into());
+        }
+        if within < WITHIN_MIN {
+            let message = format!("--publish-within: expected {WITHIN_MIN:?} or more");
+            return Err(UsageError::new(message).into());
+        }
         Ok(())
     }
 
     /// Takes partitions over if that is requested, and finds what is published; `None` without
     /// --publish. Without --parts it concerns all of the graph, or those in the folder with
-    /// --local-parts.
-    pub(super) fn begin_publishing(&self, graph: &Path) -> Result<Option<Publisher>> {
+    /// --local-parts. A bucket that cannot be reached is asked again while the server answers
+    /// reads.
+    pub(super) fn begin_publishing(&self, graph: &Path) -> Result<Option<Beginning>> {
         let Some(url) = &self.publish else { return Ok(None) };
         let (bucket, parts, local_parts) = (Bucket::open(url)?, self.part_ids(), self.local_parts);
-        let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
+        let within = self.publish_within.map(Duration::from_secs);
         if self.take_over {
             let here = if local_parts { Graph::open(graph)?.local_parts() } else { parts.clone() };
             // All of the graph, unless it is for those of the folder and there is none.
@@ -53,7 +66,59 @@ impl ServeSettings {
                 tracing::info!(version = taken.version, files = taken.files, "taken over");
             }
         }
-        Ok(Some(Publisher::begin(bucket, graph, &parts, folder)?))
+        let folder = if self.take_over { Folder::TakesOver } else { Folder::Continues };
+        match Publisher::begin(bucket, graph, &parts, folder) {
+            Ok(publisher) => Ok(Some(Beginning { source: Source::Ready(publisher), within })),
+            Err(error @ BucketError::Unreachable { .. }) if !self.take_over => {
+                tracing::warn!(%error, "serving reads only until the bucket is reached");
+                let waiting = Waiting::new(url.clone(), error.to_string());
+                Ok(Some(Beginning { source: Source::Waiting(waiting), within }))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What publications begin with.
+pub(super) struct Beginning {
+    source: Source,
+    within: Option<Duration>,
+}
+
+enum Source {
+    Ready(Publisher),
+    /// The bucket was not reached yet.
+    Waiting(Waiting),
+}
+
+/// A bucket that is asked again until it answers.
+struct Waiting {
+    url: String,
+    error: String,
+    next: Instant,
+    pause: Duration,
+}
+
+impl Beginning {
+    /// Returns why no puts are taken before the bucket was reached.
+    pub(super) fn refusal(&self) -> Option<String> {
+        match &self.source {
+            Source::Ready(_) => None,
+            Source::Waiting(waiting) => Some(waiting.refusal()),
+        }
+    }
+}
+
+impl Waiting {
+    fn new(url: String, error: String) -> Self {
+        Self { url, error, next: Instant::now() + RETRY, pause: RETRY }
+    }
+
+    fn refusal(&self) -> String {
+        format!(
+            "what is published is not known yet, and another writer may be there: {}",
+            self.error
+        )
     }
 }
 
@@ -66,9 +131,10 @@ pub(super) struct PublishThread {
 
 impl PublishThread {
     /// Publishes on a thread of its own until that is stopped.
-    pub(super) fn start(publisher: Publisher, publishing: Publishing) -> Result<Self> {
-        let mut publishing = PublishLoop { publisher, publishing, parts: HashMap::new() };
-        publishing.note_all();
+    pub(super) fn start(beginning: Beginning, publishing: Publishing) -> Result<Self> {
+        let Beginning { source, within } = beginning;
+        let mut publishing = PublishLoop { source, within, publishing, parts: HashMap::new() };
+        publishing.begun()?;
         let (stop, stopped) = mpsc::channel();
         let (ended, end) = mpsc::channel();
         let run = move || {
@@ -105,9 +171,30 @@ impl PublishThread {
     }
 }
 
+/// Pauses puts and commits while the bucket has not answered for `within`.
+fn watch(reached: &Reached, within: Duration, publishing: &Publishing) {
+    let mut is_paused = false;
+    loop {
+        thread::sleep(WITHIN_PAUSE);
+        let silent_for = reached.elapsed();
+        let is_late = silent_for > within;
+        if is_late && !is_paused {
+            let reason = format!("nothing was published for {} s", silent_for.as_secs());
+            tracing::error!(reason, "no puts are taken until the bucket answers");
+            publishing.pause(&reason);
+        }
+        if is_paused && !is_late {
+            tracing::info!("the bucket answers again, and puts are taken");
+            publishing.resume();
+        }
+        is_paused = is_late;
+    }
+}
+
 /// Publications of one server.
 struct PublishLoop {
-    publisher: Publisher,
+    source: Source,
+    within: Option<Duration>,
     publishing: Publishing,
     parts: HashMap<PartId, PartState>,
 }
@@ -126,38 +213,100 @@ struct PartState {
 }
 
 impl PublishLoop {
-    /// Publishes the partitions with a version that is not, and looks for other writers of the
-    /// others from time to time.
+    /// Takes puts from now on, if the bucket was reached.
+    fn begun(&self) -> Result<()> {
+        let Source::Ready(publisher) = &self.source else { return Ok(()) };
+        for (part, version) in publisher.versions() {
+            self.publishing.note(part, version);
+        }
+        self.publishing.resume();
+        let Some(within) = self.within else { return Ok(()) };
+        let (reached, publishing) = (publisher.reached(), self.publishing.clone());
+        let run = move || watch(&reached, within, &publishing);
+        thread::Builder::new().name("lode-within".into()).spawn(run)?;
+        Ok(())
+    }
+
+    /// Compares what is here with what is published, once the bucket answers.
+    fn reach(&mut self, now: Instant) {
+        let Source::Waiting(waiting) = &mut self.source else { return };
+        if now < waiting.next {
+            return;
+        }
+        let live = self.publishing.live();
+        let publisher = Bucket::open(&waiting.url)
+            .and_then(|bucket| Publisher::begin_with(bucket, live, Folder::Continues));
+        match publisher {
+            Ok(publisher) => {
+                self.source = Source::Ready(publisher);
+                if let Err(error) = self.begun() {
+                    tracing::error!(%error, "--publish-within has no effect");
+                }
+            }
+            Err(error) => {
+                waiting.error = error.to_string();
+                waiting.next = now + waiting.pause;
+                waiting.pause = (waiting.pause * 2).min(RETRY_MAX);
+                tracing::warn!(%error, "the bucket is not compared yet");
+                self.publishing.pause(&waiting.refusal());
+            }
+        }
+    }
+
+    /// Publishes a cut of the partitions if there is one that is not, and looks for other writers
+    /// from time to time.
     fn look(&mut self, now: Instant) {
-        let versions = self.publishing.live().part_versions();
-        let parts: Vec<PartId> = versions.iter().map(|(part, _)| *part).collect();
+        self.reach(now);
+        let Source::Ready(publisher) = &mut self.source else { return };
+        let live = self.publishing.live();
+        let parts: Vec<PartId> = live.parts().collect();
         self.parts.retain(|part, _| parts.contains(part));
-        self.publisher.retain(&parts);
-        for (part, committed) in versions {
-            let is_published = self.publisher.version(part) == Some(committed);
-            let state = self.parts.entry(part).or_insert_with(|| PartState::new(now));
-            let is_due = now >= state.next || !is_published && state.reported.is_empty();
+        publisher.retain(&parts);
+        for part in &parts {
+            self.parts.entry(*part).or_insert_with(|| PartState::new(now));
+        }
+        let newest = live.version();
+        let is_due = |(part, state): (&PartId, &PartState)| {
+            let is_new = state.fenced.is_none() && state.reported.is_empty();
+            now >= state.next || is_new && !publisher.has(*part, newest)
+        };
+        if !self.parts.iter().any(is_due) {
+            return;
+        }
+        let cut = match publisher.next_cut(live) {
+            Ok(cut) => cut,
+            Err(error) => {
+                tracing::warn!(%error, "no version can be published; it is tried again");
+                None
+            }
+        };
+        let mut has_published = false;
+        for part in parts {
+            let Some(state) = self.parts.get_mut(&part) else { continue };
+            let cut = cut.as_ref().filter(|cut| !publisher.has(part, cut.version()));
+            let is_due = now >= state.next || cut.is_some() && state.reported.is_empty();
             if !is_due {
                 continue;
             }
             if let Some(reason) = &state.fenced {
                 // Its catalog may have been opened again since.
-                self.publishing.fence(part, reason.clone());
+                self.publishing.fence(part, reason.clone(), publisher.version(part));
                 state.next = now + LOOK_EVERY;
                 continue;
             }
-            let live = self.publishing.live();
+            let ours = publisher.version(part);
             // One whose uploads fail is fenced all the same.
-            let outcome = match is_published || !state.reported.is_empty() {
-                true => self.publisher.look_for_others(live, part),
+            let outcome = match cut.is_none() || !state.reported.is_empty() {
+                true => publisher.look_for_others(live, part),
                 false => Ok(()),
             };
-            let outcome = outcome.and_then(|()| match is_published {
-                true => Ok(()),
-                false => self.publisher.publish(live, part),
+            let outcome = outcome.and_then(|()| match cut {
+                None => Ok(()),
+                Some(cut) => publisher.publish(live, part, cut),
             });
             let error = match outcome {
                 Ok(()) => {
+                    has_published |= cut.is_some();
                     *state = PartState::new(now + LOOK_EVERY);
                     continue;
                 }
@@ -165,29 +314,46 @@ impl PublishLoop {
             };
             if error.fences() || state.is_behind_for_long(now, &error) {
                 tracing::error!(%part, %error, "no more puts are taken");
-                self.publishing.fence(part, error.to_string());
+                self.publishing.fence(part, error.to_string(), ours);
                 state.fenced = Some(error.to_string());
                 state.next = now + LOOK_EVERY;
             } else {
                 state.retry(now, part, &error);
             }
         }
-        self.note_all();
-    }
-
-    fn note_all(&self) {
-        for (part, version) in self.publisher.versions() {
+        if has_published && let Err(error) = publisher.record(live) {
+            // Without it the history of the catalog says as much, for many commits.
+            tracing::warn!(%error, "published, but not recorded in the folder");
+        }
+        for (part, version) in publisher.versions() {
             self.publishing.note(part, version);
         }
     }
 
     /// Tries once more to publish each partition; returns the number of those that are not.
-    fn publish_last(&mut self) -> u32 {
+    fn publish_last(mut self) -> u32 {
         self.parts.values_mut().for_each(|state| state.reported.clear());
-        self.look(Instant::now());
+        // A cut of several writers may be before the newest version.
+        for _ in 0..u32::BITS {
+            self.look(Instant::now());
+            if self.n_left() == 0 || self.parts.values().any(|it| !it.reported.is_empty()) {
+                break;
+            }
+        }
+        let n_left = self.n_left();
+        if let Source::Ready(publisher) = self.source {
+            publisher.end();
+        }
+        n_left
+    }
+
+    fn n_left(&self) -> u32 {
         let versions = self.publishing.live().part_versions();
-        let left = versions.iter().filter(|(part, it)| self.publisher.version(*part) != Some(*it));
-        u32::try_from(left.count()).unwrap_or(u32::MAX)
+        let is_left = |(part, version): &&(PartId, u32)| match &self.source {
+            Source::Ready(publisher) => !publisher.has(*part, *version),
+            Source::Waiting(_) => true,
+        };
+        u32::try_from(versions.iter().filter(is_left).count()).unwrap_or(u32::MAX)
     }
 }
 

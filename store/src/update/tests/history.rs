@@ -144,6 +144,25 @@ fn a_partition_that_lost_rows_of_the_last_commit_is_not_rolled_forward() {
 }
 
 #[test]
+fn rows_that_were_pending_in_a_copy_do_not_become_part_of_a_commit_that_is_made() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let [first, second] = [0, 1].map(|part| Copied::of(&ring, part));
+    put(&writer(&ring), "feat", &[39], 9);
+    let with_pending = Copied::of(&ring, 1);
+    first.bring_back();
+    second.bring_back();
+    let live = writer(&ring);
+    put(&live, "feat", &[0], 2);
+    live.commit_version().unwrap();
+    drop(live);
+    with_pending.bring_back();
+    refusal(&ring);
+}
+
+#[test]
 fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_as_that_commit() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
@@ -258,6 +277,9 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
     lose_catalog(&ring, 0);
     lose_catalog(&ring, 1);
     let live = repaired(&ring);
+    // Nothing shows that the last version was committed; repeated, it is the same commit.
+    assert_eq!(live.version_id().unwrap(), made[3]);
+    live.commit_version().unwrap();
     for version in &made[2..] {
         let found = live.commit_of(PartId(0), version.number).unwrap();
         assert_eq!(found, version.commit, "version {version}");

@@ -52,50 +52,6 @@ fn the_newest_versions_are_kept_over_folds_and_openings() {
     assert_eq!(readable(&live), [13], "by itself a graph keeps the newest version");
 }
 
-#[test]
-fn no_fold_crosses_a_version_that_is_held() {
-    let ring = ring(N_NODES, 2, 2);
-    let live = writer(&ring);
-    let versions: Vec<u32> = (0..5).map(|_| commit(&live)).collect();
-    let held = live.hold_version(versions[1]).unwrap();
-    let again = live.hold_version(versions[1]).unwrap();
-    compact(&live);
-    assert_eq!(readable(&live), [versions[1], versions[4]]);
-    commit(&live);
-    drop(again);
-    compact(&live);
-    assert_eq!(readable(&live), [versions[1], 7]);
-    drop(held);
-    compact(&live);
-    assert_eq!(readable(&live), [7]);
-    let refused = live.hold_version(versions[1]).unwrap_err();
-    assert!(matches!(refused, StoreError::NoVersion { asked: 3, .. }), "{refused}");
-    assert!(live.hold_version(8).is_err(), "it is not committed");
-    assert_eq!(live.hold_version(7).unwrap().version(), 7);
-}
-
-/// Where a version is held after a fold has chosen its layers, the fold is given up.
-#[test]
-fn a_version_that_is_held_while_its_layers_are_folded_stays_readable() {
-    let ring = ring(N_NODES, 1, 1);
-    let live = writer(&ring);
-    commit(&live);
-    commit(&live);
-    let mut held = None;
-    let mut progress = |_, _| {
-        held.get_or_insert_with(|| live.hold_version(2).unwrap());
-        ControlFlow::Continue(())
-    };
-    live.compact(None, Some("feat"), Folding::All, &mut progress).unwrap();
-    assert_eq!(readable(&live), [1, 2, 3]);
-    let names = std::fs::read_dir(ring.out().join("part-000")).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert!(!names.into_iter().any(|name| name == "feat.v3.seg"), "nothing is left of it");
-    drop(held);
-    compact(&live);
-    assert_eq!(readable(&live), [3]);
-}
-
 /// A commit folds where a tensor has very many layers; it must not try over and over in vain.
 #[test]
 fn more_versions_than_a_commit_leaves_layers_can_be_kept() {

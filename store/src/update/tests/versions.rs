@@ -8,6 +8,7 @@ use crate::file_system::Disk;
 use crate::reader::ReaderKind;
 use crate::row::RowIdx;
 use crate::update::compact::Folded;
+use crate::update::next_cut;
 
 #[test]
 fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
@@ -347,4 +348,33 @@ fn a_compaction_folds_nothing_of_versions_after_the_one_that_it_began_with() {
     drop(parts);
     drop(live);
     assert_eq!(seqs(&latest(&writer(&ring)), "feat")[1], 2);
+}
+
+#[test]
+fn folds_leave_the_next_cut_readable() {
+    for what in [Folding::All, Folding::Deltas, Folding::WherePays] {
+        let ring = ring(20, 1, 1);
+        let live = writer(&ring);
+        live.keep_cut_after(Some(1));
+        for seq in 2..=15 {
+            put(&live, "feat", &[1, 2], seq);
+            assert_eq!(live.commit_version().unwrap(), seq);
+            live.compact(None, None, what, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            let cut = next_cut(1, seq).unwrap();
+            assert_eq!(seqs(&at(&live, cut).unwrap(), "feat")[1], cut as u8, "{what:?}");
+            assert_eq!(seqs(&latest(&live), "feat")[1], seq as u8);
+        }
+        let layers = live.tensor(PartId(0), 1).unwrap().current().layers().len();
+        assert!(layers < 9, "{what:?}: {layers}");
+        let pinned = live.pin(8).unwrap();
+        live.keep_cut_after(None);
+        compact(&live);
+        at(&live, 9).unwrap_err();
+        let files = live.part_files_at(PartId(0), &pinned).unwrap();
+        assert_eq!((files.manifest().version(), pinned.version()), (8, 8));
+        assert!(files.manifest().coverage().has(8));
+        drop((files, pinned, live));
+        let again = writer(&ring);
+        assert_eq!(seqs(&latest(&again), "feat")[1], 15);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
-use super::super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
+use super::super::{GraphHandle, GraphVersion, Layer, PartHandle, TensorHandle, TensorVersion};
 use crate::catalog::{DeltaRecord, SegmentRecord};
 use crate::error::StoreError;
 use crate::file_system::FileReader;
@@ -42,9 +42,40 @@ impl GraphHandle {
     pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
         let open = self.open_part(part)?;
         let (version, tensors) = one_version(&open)?;
+        self.files_of(&open, version, &tensors)
+    }
+
+    /// Returns a partition at a pinned version with its files, as [`GraphHandle::part_files`] does
+    /// of the newest.
+    ///
+    /// Fails with [`StoreError::NoVersion`] for a partition that was opened after the pin.
+    pub fn part_files_at(
+        &self,
+        part: PartId,
+        pinned: &GraphVersion,
+    ) -> Result<PartFiles, StoreError> {
+        let (open, version) = (self.open_part(part)?, pinned.version());
+        let mut tensors = Vec::new();
+        for (position, tensor) in open.tensors.iter().enumerate() {
+            if tensor.is_dropped() {
+                continue;
+            }
+            let at = pinned.tensor(part, position).ok_or_else(|| self.no_version(version))?;
+            tensors.push((Arc::clone(tensor), Arc::clone(at)));
+        }
+        self.files_of(&open, version, &tensors)
+    }
+
+    fn files_of(
+        &self,
+        open: &PartHandle,
+        version: u32,
+        tensors: &[TensorAt],
+    ) -> Result<PartFiles, StoreError> {
+        let part = open.part;
         let mut files = open_lists(&self.graph, part)?;
         let mut layers = Vec::new();
-        for (_, tensor) in &tensors {
+        for (_, tensor) in tensors {
             for layer in tensor.layers() {
                 let path = layer.segment().path().to_owned();
                 files.push(open_file(&self.graph, path)?);

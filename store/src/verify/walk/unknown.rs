@@ -12,6 +12,7 @@ use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::file_system::LOCK_FILE;
 use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir};
+use crate::new_file::PROBE_NAMES;
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use crate::quarantine::QUARANTINE_DIR;
 
@@ -41,7 +42,8 @@ impl Walk<'_> {
         let halo = self.graph.halo_path(PartId(0));
         let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
         let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
-        known.extend([QUARANTINE_DIR, LOCK_FILE].map(str::to_owned));
+        let [probe, moved_probe] = PROBE_NAMES;
+        known.extend([QUARANTINE_DIR, LOCK_FILE, probe, moved_probe].map(str::to_owned));
         let prepared = catalog.prepared_version().ok().flatten().map_or(0, |it| it.number);
         for tensor in &self.graph.meta().tensors {
             let deltas = catalog.deltas(&tensor.name).unwrap_or_default().into_iter();

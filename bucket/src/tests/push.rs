@@ -1,0 +1,306 @@
+//! Pushes and pulls of small graphs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lodestore_graph::PartId;
+use lodestore_store::repair::RepairMode;
+use lodestore_store::{GraphHandle, OpenMode};
+
+use super::faulty::{Memory, Moment, Operation, Verdict, bucket, hooked};
+use super::graph::{commit, import, open, replace_label, rows};
+use crate::bucket::Bucket;
+use crate::error::BucketError;
+use crate::follow::BucketFollower;
+use crate::gc::GcOptions;
+use crate::head::Folder;
+use crate::layout::{ChunkId, UploadId, chunk_key, publication_key};
+use crate::publication::Publication;
+use crate::publisher::Publisher;
+use crate::pull::PullOptions;
+use crate::push::PushReport;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn push(bucket: &Bucket, graph: &std::path::Path) -> Result<PushReport, BucketError> {
+    bucket.push(graph, &[], &mut |_, _| {})
+}
+
+fn check_whole(memory: &Arc<Memory>) {
+    let report = bucket(memory).verify(&mut |_, _| {}).unwrap();
+    assert!(report.ok, "{:?}", report.damaged);
+}
+
+/// Returns the newest publication of a partition.
+fn newest(memory: &Arc<Memory>, part: u16) -> Publication {
+    let bucket = bucket(memory);
+    let graph = bucket.run(bucket.graph()).unwrap();
+    let last = bucket.run(bucket.last(graph, PartId(part), 0)).unwrap().unwrap();
+    Publication::clone(&last.publication)
+}
+
+#[test]
+fn a_push_whose_chunk_and_lease_go_sends_the_chunk_again() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    let (of_hook, mut is_gone) = (Arc::clone(&memory), false);
+    let writer = hooked(&memory, move |moment, operation, key| {
+        let is_chunk = (moment, operation) == (Moment::After, Operation::Write)
+            && key.starts_with("part-001/chunks/");
+        if is_chunk && !is_gone {
+            is_gone = true;
+            // As garbage collection does with a process that was stopped for a day.
+            of_hook.keys("pushing").iter().for_each(|lease| of_hook.remove(lease));
+            of_hook.remove(key);
+        }
+        Verdict::Continue
+    });
+    push(&writer, &graph).unwrap();
+    check_whole(&memory);
+    assert!(memory.keys("pushing").is_empty());
+}
+
+#[test]
+fn a_push_that_is_cut_off_continues_and_publishes_partitions_as_they_come() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    let mut n_chunks = 0;
+    let cut_off = hooked(&memory, move |moment, operation, key| {
+        let is_chunk = (moment, operation) == (Moment::After, Operation::Write)
+            && key.starts_with("part-001/chunks/");
+        n_chunks += u32::from(is_chunk);
+        if n_chunks == 2 { Verdict::Stop } else { Verdict::Continue }
+    });
+    push(&cut_off, &graph).unwrap_err();
+    let first = memory.keys("part-001/chunks");
+    assert!(!first.is_empty() && memory.keys("part-001/published").is_empty());
+    assert_eq!(memory.keys("part-000/published").len(), 1, "it is there already");
+    memory.pass(Duration::from_secs(3600));
+    let report = push(&bucket(&memory), &graph).unwrap();
+    let parts: Vec<bool> = report.parts.iter().map(|it| it.is_new).collect();
+    assert_eq!(parts, [false, true]);
+    let named = newest(&memory, 1);
+    for key in &first {
+        let is_named = named.chunks().any(|chunk| chunk_key(PartId(1), chunk) == *key);
+        assert!(is_named, "{key} was sent again");
+    }
+    check_whole(&memory);
+}
+
+/// Content that returns is another chunk: garbage collection may be removing the old one.
+#[test]
+fn rows_that_return_while_their_old_chunk_goes_are_whole() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    push(&bucket(&memory), &graph).unwrap();
+    // The only chunk of a file of the newest publication, as one that nothing names.
+    let label =
+        newest(&memory, 0).files.iter().find(|it| it.name == "label.v1.seg").unwrap().chunks[0];
+    let old = ChunkId { upload: UploadId(5), ..label };
+    let bytes = memory.read(&chunk_key(PartId(0), &label)).unwrap();
+    memory.write(&chunk_key(PartId(0), &old), &bytes);
+    memory.remove(&chunk_key(PartId(0), &label));
+    memory.pass(3 * DAY);
+    let (key, writer, graph_dir) = (chunk_key(PartId(0), &old), bucket(&memory), graph.clone());
+    let collector = hooked(&memory, move |moment, operation, at| {
+        if (moment, operation) == (Moment::Before, Operation::Remove) && at == key {
+            // The bucket has lost the chunk, so that it is uploaded again.
+            std::thread::scope(|scope| {
+                scope.spawn(|| push(&writer, &graph_dir).unwrap()).join().unwrap();
+            });
+        }
+        Verdict::Continue
+    });
+    collector.gc(&GcOptions::default()).unwrap();
+    let newest = newest(&memory, 0);
+    assert_eq!(newest.sequence, 2, "published while the old chunk was removed");
+    for chunk in newest.chunks() {
+        assert!(memory.read(&chunk_key(PartId(0), chunk)).is_some(), "{chunk:?}");
+    }
+}
+
+/// Opens a publisher of a graph that is open.
+fn publisher(memory: &Arc<Memory>, live: &GraphHandle) -> Publisher {
+    Publisher::begin_with(bucket(memory), live, Folder::Continues).unwrap()
+}
+
+/// Publishes a round of all partitions; returns the version.
+fn round(publisher: &mut Publisher, live: &GraphHandle) -> Option<u32> {
+    let cut = publisher.next_cut(live).unwrap()?;
+    for part in live.parts() {
+        publisher.publish(live, part, &cut).unwrap();
+    }
+    publisher.record(live).unwrap();
+    Some(cut.version())
+}
+
+#[test]
+fn a_round_publishes_one_version_whatever_is_committed_meanwhile() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    let live = open(&graph, OpenMode::Write);
+    let mut ours = publisher(&memory, &live);
+    assert_eq!(round(&mut ours, &live), Some(1));
+    assert_eq!(round(&mut ours, &live), None);
+    for version in [2, 4, 6] {
+        assert_eq!(commit(&live, version * 1000), version);
+        let cut = ours.next_cut(&live).unwrap().unwrap();
+        ours.publish(&live, PartId(0), &cut).unwrap();
+        commit(&live, version * 1000 + 500);
+        let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+        live.compact(None, None, lodestore_store::update::Folding::Deltas, &mut go_on).unwrap();
+        ours.publish(&live, PartId(1), &cut).unwrap();
+        let summary = bucket(&memory).inspect().unwrap();
+        assert_eq!(summary.version, Some(version));
+    }
+    assert_eq!(round(&mut ours, &live), Some(7));
+    ours.end();
+    assert!(memory.keys("pushing").is_empty());
+    drop(live);
+    bucket(&memory)
+        .pull(&dir.path().join("pulled"), &PullOptions::default(), &mut |_, _| {})
+        .unwrap();
+    assert!(rows(&graph, "feat") == rows(&dir.path().join("pulled"), "feat"));
+}
+
+#[test]
+fn an_install_that_fails_is_tried_again() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let (graph, into) = (import(dir.path()), dir.path().join("follower"));
+    push(&bucket(&memory), &graph).unwrap();
+    let mut follower = BucketFollower::begin(bucket(&memory), &into, &[], None).unwrap();
+    while follower.bring_next(&mut |_, _| {}).unwrap().is_some() {}
+    let live = open(&into, OpenMode::Follow);
+    commit(&open(&graph, OpenMode::Write), 5000);
+    push(&bucket(&memory), &graph).unwrap();
+    let n_installs = AtomicU32::new(0);
+    let mut install = |manifest: &lodestore_store::follow::Manifest| {
+        if n_installs.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Err(BucketError::Runtime("no memory".to_owned()));
+        }
+        Ok(live.install(manifest)?)
+    };
+    follower.poll(&live, PartId(0), &mut install).unwrap_err();
+    assert!(follower.poll(&live, PartId(0), &mut install).unwrap(), "it is tried again");
+    assert!(!follower.poll(&live, PartId(0), &mut install).unwrap());
+    assert_eq!(live.part_version(PartId(0)), Some(2));
+}
+
+#[test]
+fn a_file_that_is_not_that_of_the_manifest_is_named() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    push(&bucket(&memory), &graph).unwrap();
+    let mut wrong = newest(&memory, 0);
+    let file = wrong.files.iter_mut().find(|it| it.name == "label.v1.seg").unwrap();
+    let key = chunk_key(PartId(0), &file.chunks[0]);
+    let mut bytes = memory.read(&key).unwrap();
+    bytes[5000] ^= 1;
+    file.chunks[0].hash = *blake3::hash(&bytes).as_bytes();
+    memory.write(&chunk_key(PartId(0), &file.chunks[0]), &bytes);
+    memory.write(&publication_key(PartId(0), 1), &wrong.to_bytes());
+    let into = dir.path().join("pulled");
+    let pulled = bucket(&memory).pull(&into, &PullOptions::default(), &mut |_, _| {});
+    let error = pulled.unwrap_err().to_string();
+    assert!(error.contains("label.v1.seg") && error.contains("damaged page"), "{error}");
+}
+
+/// Returns a folder for graphs, in memory where there is room for one.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+#[test]
+fn a_folder_knows_what_it_has_published_after_more_commits_than_its_catalog_keeps() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    let live = open(&graph, OpenMode::Write);
+    commit(&live, 5000);
+    push(&bucket(&memory), &graph).unwrap();
+    let copy = dir.path().join("copy");
+    bucket(&memory).pull(&copy, &PullOptions::default(), &mut |_, _| {}).unwrap();
+    let many = lodestore_store::limits::COMMITS_LISTED + 5;
+    let other = open(&copy, OpenMode::Write);
+    for _ in 0..many {
+        live.commit_version().unwrap();
+        other.commit_version().unwrap();
+    }
+    // A server that is started again, and a push.
+    assert_eq!(round(&mut publisher(&memory, &live), &live), Some(2 + many));
+    live.commit_version().unwrap();
+    assert_eq!(push(&bucket(&memory), &graph).unwrap().version, 3 + many);
+    let refused = push(&bucket(&memory), &copy).unwrap_err();
+    assert!(refused.fences(), "another folder has published since: {refused}");
+}
+
+/// Loses the catalogs of a folder and has them rebuilt. Nothing is left that shows that the newest
+/// version was committed: it is committed again, as the same commit.
+fn repair(graph: &std::path::Path) {
+    for part in 0..2 {
+        std::fs::remove_dir_all(graph.join(format!("part-{part:03}/catalog"))).unwrap();
+    }
+    lodestore_store::repair::repair(graph, RepairMode::Apply, &mut |_, _| {}).unwrap();
+    open(graph, OpenMode::Write).commit_version().unwrap();
+}
+
+#[test]
+fn a_writer_whose_catalog_was_rebuilt_publishes_again() {
+    for has_record in [true, false] {
+        let (dir, memory) = (folder(), Arc::new(Memory::default()));
+        let graph = import(dir.path());
+        commit(&open(&graph, OpenMode::Write), 5000);
+        push(&bucket(&memory), &graph).unwrap();
+        commit(&open(&graph, OpenMode::Write), 6000);
+        let before = rows(&graph, "feat");
+        repair(&graph);
+        assert!(rows(&graph, "feat") == before);
+        if !has_record {
+            std::fs::remove_file(graph.join("bucket-epochs")).unwrap();
+        }
+        let report = push(&bucket(&memory), &graph).unwrap();
+        assert_eq!(report.version, 3, "by its files if not by its record: {has_record}");
+        let pulled = dir.path().join("pulled");
+        bucket(&memory).pull(&pulled, &PullOptions::default(), &mut |_, _| {}).unwrap();
+        assert!(rows(&pulled, "feat") == before);
+    }
+}
+
+#[test]
+fn a_rebuilt_folder_of_another_history_is_fenced() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let (graph, copy) = (import(dir.path()), dir.path().join("copy"));
+    push(&bucket(&memory), &graph).unwrap();
+    bucket(&memory).pull(&copy, &PullOptions::default(), &mut |_, _| {}).unwrap();
+    commit(&open(&graph, OpenMode::Write), 5000);
+    commit(&open(&copy, OpenMode::Write), 6000);
+    push(&bucket(&memory), &graph).unwrap();
+    repair(&copy);
+    for _ in 0..2 {
+        let refused = push(&bucket(&memory), &copy).unwrap_err();
+        assert!(refused.fences(), "{refused}");
+        let taken = bucket(&memory).take_over(&copy, &[], &mut |_, _| {}).unwrap_err();
+        assert!(taken.fences(), "a takeover vouches for no other rows: {taken}");
+        commit(&open(&copy, OpenMode::Write), 7000);
+    }
+}
+
+#[test]
+fn a_tensor_that_was_imported_again_is_published() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    push(&bucket(&memory), &graph).unwrap();
+    replace_label(&graph);
+    let label = rows(&graph, "label");
+    let report = push(&bucket(&memory), &graph).unwrap();
+    assert_eq!((report.version, report.parts[0].publication), (1, 2));
+    let pulled = dir.path().join("pulled");
+    bucket(&memory).pull(&pulled, &PullOptions::default(), &mut |_, _| {}).unwrap();
+    assert!(rows(&pulled, "label") == label);
+    // A server that starts publishes it too.
+    replace_label(&graph);
+    let live = open(&graph, OpenMode::Write);
+    assert_eq!(round(&mut publisher(&memory, &live), &live), Some(1));
+    assert_eq!(newest(&memory, 1).sequence, 3);
+    assert_eq!(round(&mut publisher(&memory, &live), &live), None);
+}

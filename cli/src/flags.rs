@@ -1,6 +1,7 @@
 //! Flags, and the forms of their values, that several commands have.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -215,9 +216,37 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
 }
 
+/// Reads a time as people write it: `30s`, `10m`, `12h`, `7d`, and `0` for none.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let expected = || "expected a time such as 30s, 10m, 12h or 7d, or 0".to_owned();
+    let number: u64 = number.parse().map_err(|_| expected())?;
+    let factor = match unit.trim() {
+        "s" => 1,
+        "m" => 60,
+        "h" => 60 * 60,
+        "d" => 24 * 60 * 60,
+        "" if number == 0 => 1,
+        _ => return Err(expected()),
+    };
+    number.checked_mul(factor).map(Duration::from_secs).ok_or_else(expected)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read() {
+        assert_eq!(parse_time("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_time("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_time("10m"), Ok(Duration::from_mins(10)));
+        assert_eq!(parse_time("7d"), Ok(Duration::from_hours(7 * 24)));
+        for text in ["", "m", "10", "-1s", "1.5h", "10min", "18446744073709551615d"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn units_are_read() {

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use lodestore_client::remote::CommitOutcome;
 use lodestore_client::{Client, ClientConfig, EmbeddedSource, RowSource};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_store::update::KeepRule;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View};
 
 use crate::human::joined;
@@ -78,6 +79,8 @@ impl Place {
                 }
                 let parts = if named.is_empty() { &here[..] } else { named };
                 let live = GraphHandle::open(graph, Some(parts), OpenMode::Write, &options)?;
+                // Where it folds the files of very many commits, as a server does.
+                live.set_keep_rule(KeepRule::default());
                 Target::Files(Arc::new(live))
             }
             Self::Servers(client) => Target::Servers(client),

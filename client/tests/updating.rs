@@ -33,6 +33,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::request::PullKind;
 use lodestore_server::{Server, ServerConfig, ServerError};
 use lodestore_store::StoreError;
+use lodestore_store::update::KeepRule;
 use wire::PlainConnection;
 
 const WIDTH: u32 = 24;
@@ -44,6 +45,7 @@ fn config(graph: &Path, n_shards: u16) -> ServerConfig {
         n_shards,
         writable: true,
         insecure: true,
+        keep: KeepRule::NEWEST,
         ..ServerConfig::new(graph)
     }
 }

@@ -151,6 +151,10 @@ impl Compactor {
                         if !sweep(&partitions) {
                             quick_sweeps = 0;
                         }
+                        // A version that was kept for its time may be folded now, without a commit.
+                        if partitions.live.takes_writes() && partitions.live.pays_to_fold() {
+                            of_thread.ask(Folding::WherePays);
+                        }
                         continue;
                     }
                 };
@@ -191,9 +195,10 @@ fn run(
     mailboxes: &[Mailbox],
     what: Folding,
 ) -> Result<(), StoreError> {
+    let kept = partitions.live.kept_versions();
     let is_chosen = |tensor: &TensorHandle| match what == Folding::All {
         true => !tensor.current().is_plain(),
-        false => tensor.pays_to_fold(),
+        false => tensor.pays_to_fold(&kept),
     };
     partitions.keep_newest();
     let chosen = partitions.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));

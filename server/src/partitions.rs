@@ -116,6 +116,7 @@ impl Partitions {
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
+        live.set_keep_rule(config.keep);
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
         let none = Cut::new(book.parts().map(|_| None).collect());
         let this = Self {

@@ -178,6 +178,44 @@ pub enum StoreError {
         /// Folder of the partition or of its catalog that is taken.
         dir: PathBuf,
     },
+    /// The file system lacks what a graph that is written needs.
+    #[error(
+        "{}: {reason}; a graph cannot be written there: keep it on a local disk, or mount the file \
+         system with locks and links", dir.display()
+    )]
+    Unsuited {
+        /// Folder of the graph or partition.
+        dir: PathBuf,
+        /// What the file system lacks.
+        reason: String,
+    },
+    /// A file that a writer changes in place has more than one name.
+    #[error(
+        "{}: {n_links} hard links lead to this file, which is written in place: a write here would \
+         damage the other copy of the graph; replace the folder of the catalog by a copy without \
+         links (`cp -r`), then open the graph again", file.display()
+    )]
+    HardLinked {
+        /// The file, in the folder of a catalog.
+        file: PathBuf,
+        /// Number of its names.
+        n_links: u64,
+    },
+    /// A file with rows of a version that the catalog does not have.
+    #[error(
+        "{}: has rows of version {version} that are not pending, and the catalog is of version \
+         {committed}: was it restored from an older copy, or has its log lost its end? Nothing is \
+         written before that is settled: repair the graph, which takes the file in, or move the \
+         file to a folder `quarantine` beside it, which gives these rows up", file.display()
+    )]
+    LaterFile {
+        /// The file.
+        file: PathBuf,
+        /// Newest version that it has rows of.
+        version: u32,
+        /// Version of the catalog.
+        committed: u32,
+    },
     /// A change of a graph that was opened for reading.
     #[error("{}: opened for reading; open it for writing to put, commit or compact", dir.display())]
     ReadOnly {
@@ -386,6 +424,9 @@ impl StoreError {
             | Self::DamagedPending { dir: file, .. }
             | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
+            | Self::Unsuited { dir: file, .. }
+            | Self::HardLinked { file, .. }
+            | Self::LaterFile { file, .. }
             | Self::ReadOnly { dir: file }
             | Self::Forked { dir: file }
             | Self::Follows { dir: file, .. }
@@ -401,6 +442,9 @@ impl StoreError {
             Self::Io { source, .. } | Self::Read { source, .. } => ErrorOrigin::of(source),
             Self::Catalog { origin, .. } => *origin,
             Self::Locked { .. }
+            | Self::Unsuited { .. }
+            | Self::HardLinked { .. }
+            | Self::LaterFile { .. }
             | Self::Forked { .. }
             | Self::Busy { .. }
             | Self::Follows { .. }

@@ -16,7 +16,7 @@ use crate::file_system::{Disk, FileSystem};
 use crate::limits::MAX_META_BYTES;
 use crate::meta::{GraphMeta, MetaError};
 use crate::sealed_text::read_text;
-use crate::segment::{Segment, SegmentIdentity};
+use crate::segment::{Segment, SegmentIdentity, identity_of};
 use crate::tensor::TensorSpec;
 
 /// Name of the file that makes a folder a graph.
@@ -196,37 +196,25 @@ impl Graph {
         part: PartId,
         tensor: &TensorSpec,
     ) -> Result<Segment, StoreError> {
-        self.segment_at(catalog, part, tensor, catalog.current_version()?)
-    }
-
-    /// Returns the segment under `tensor` at `version`, pinned for as long as it is open.
-    pub(crate) fn segment_at(
-        &self,
-        catalog: &Catalog,
-        part: PartId,
-        tensor: &TensorSpec,
-        version: u32,
-    ) -> Result<Segment, StoreError> {
-        let found = catalog.segment(&tensor.name, version)?;
-        let (version, record) = found.ok_or_else(|| StoreError::Catalog {
-            dir: self.part_dir(part),
-            reason: format!("no segment of `{}` up to version {version}", tensor.name),
-            origin: ErrorOrigin::Damage,
-        })?;
+        let committed = catalog.current_version()?;
+        let (version, record) = self.segment_record(catalog, part, tensor, committed)?;
         self.open_base(part, tensor, version, &record)
     }
 
-    /// Returns the deltas over the segment of `tensor` at `version`, oldest first, each with the
-    /// first version that it has rows of. They are pinned while they are open.
-    pub(crate) fn deltas_at(
+    /// Returns the record of the segment under `tensor` at `version`, with its version.
+    pub(crate) fn segment_record(
         &self,
         catalog: &Catalog,
         part: PartId,
         tensor: &TensorSpec,
         version: u32,
-    ) -> Result<Vec<(u32, Segment)>, StoreError> {
-        let open = |delta: &DeltaRecord| Ok((delta.first, self.open_delta(part, tensor, delta)?));
-        catalog.deltas_at(&tensor.name, version)?.iter().map(open).collect()
+    ) -> Result<(u32, SegmentRecord), StoreError> {
+        let found = catalog.segment(&tensor.name, version)?;
+        found.ok_or_else(|| StoreError::Catalog {
+            dir: self.part_dir(part),
+            reason: format!("no segment of `{}` up to version {version}", tensor.name),
+            origin: ErrorOrigin::Damage,
+        })
     }
 
     /// Opens a segment with every row of a partition, and pins it for as long as it is open.
@@ -248,6 +236,27 @@ impl Graph {
         delta: &DeltaRecord,
     ) -> Result<Segment, StoreError> {
         self.open_file(&self.delta_identity(part, tensor, delta), &delta.record)
+    }
+
+    /// Opens a file of a partition that no record may name, as it describes itself; `None` unless
+    /// it says that it is the segment or delta of `tensor` whose newest version, by its name, is
+    /// `version`.
+    pub(crate) fn open_as_named(
+        &self,
+        part: PartId,
+        tensor: &TensorSpec,
+        file: &str,
+        version: u32,
+    ) -> Result<Option<Segment>, StoreError> {
+        let path = self.part_dir(part).join(file);
+        let reader = self.device.open(&path).map_err(StoreError::io(&path, "open"))?;
+        let Some(found) = identity_of(&*reader) else { return Ok(None) };
+        let mut expected = self.segment_identity(part, tensor, version, found.segment);
+        if file.ends_with(".delta") {
+            expected.delta_of = Some(expected.n_rows);
+            expected.n_rows = found.n_rows;
+        }
+        Segment::open(&*self.device, &path, &expected).map(Some)
     }
 
     fn open_file(

@@ -209,7 +209,7 @@ impl TensorSummary {
 
 impl LayerSummary {
     fn of(found: &OpenedTensor, n_pending: u64) -> Self {
-        let n_rows = |delta: &Segment| u64::from(delta.identity().n_rows);
+        let n_rows = |delta: &Arc<Segment>| u64::from(delta.identity().n_rows);
         Self {
             tensor: found.spec.name.clone(),
             segment_version: found.segment.identity().version,
@@ -261,11 +261,11 @@ struct TensorRows {
 }
 
 impl TensorRows {
-    fn add(&mut self, segment: Segment) {
+    fn add(&mut self, segment: Arc<Segment>) {
         let layout = segment.layout();
         self.raw_bytes += u64::from(layout.n_rows()) * layout.row_bytes() as u64;
         if self.longest.as_ref().is_none_or(|it| it.layout().n_rows() < layout.n_rows()) {
-            self.longest = Some(Arc::new(segment));
+            self.longest = Some(segment);
         }
     }
 

@@ -44,6 +44,7 @@ mod map;
 pub mod meta;
 pub mod nan;
 mod new_file;
+mod open_files;
 pub mod plan;
 pub mod probe;
 mod quarantine;

@@ -1,5 +1,6 @@
 //! New files of rows: whole under their names, or not there.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
@@ -46,6 +47,31 @@ pub(crate) fn write_new_file(
         [&temporary, &path].into_iter().for_each(|left| discard(device, left));
     }
     written
+}
+
+/// Names that [`check_moves`] gives a file, which only a crash leaves.
+pub(crate) const PROBE_NAMES: [&str; 2] = ["rename-probe.tmp", "rename-probe"];
+
+/// Fails with [`StoreError::Unsuited`] where a file in `dir` cannot be moved to a free name. A commit
+/// does that in its last step, so it is tried before anything is written.
+///
+/// `dir` is locked, or known to this process alone. Any other failure, such as a full disk, is left
+/// to who meets it.
+pub(crate) fn check_moves(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+    let [from, to] = PROBE_NAMES.map(|name| dir.join(name));
+    // What a crash has left.
+    [&from, &to].into_iter().for_each(|left| discard(device, left));
+    if device.create(&from).is_err() {
+        return Ok(());
+    }
+    let moved = device.rename(&from, &to);
+    [&from, &to].into_iter().for_each(|left| discard(device, left));
+    match moved {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            Err(StoreError::Unsuited { dir: dir.to_owned(), reason: error.to_string() })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the name that a file has while it is being written.

@@ -32,13 +32,19 @@ pub(crate) fn quarantine_place(
 /// Moves what is at `path` to the quarantine of its folder, durably; returns where it is then.
 pub(crate) fn quarantine(device: &dyn FileSystem, path: &Path) -> Result<PathBuf, StoreError> {
     let to = quarantine_place(device, path)?;
-    let sync = |dir: &Path| device.sync(dir).map_err(StoreError::io(dir, "sync"));
-    let sync_parent = |path: &Path| path.parent().map_or(Ok(()), sync);
-    let folder = to.parent().unwrap_or(path);
-    device.create_dir(folder).map_err(StoreError::io(folder, "create"))?;
-    sync_parent(folder)?;
+    let dir = path.parent().unwrap_or(path);
+    let folder = make_quarantine(device, dir)?;
     device.rename(path, &to).map_err(StoreError::io(path, "move"))?;
-    sync(folder)?;
-    sync_parent(path)?;
+    for dir in [&folder, dir] {
+        device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+    }
     Ok(to)
+}
+
+/// Makes the quarantine of a folder, durably, if it is not there; returns its path.
+pub(crate) fn make_quarantine(device: &dyn FileSystem, dir: &Path) -> Result<PathBuf, StoreError> {
+    let folder = dir.join(QUARANTINE_DIR);
+    device.create_dir(&folder).map_err(StoreError::io(&folder, "create"))?;
+    device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+    Ok(folder)
 }

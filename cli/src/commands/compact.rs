@@ -2,30 +2,32 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::PartId;
 use lodestore_store::compact::Compacted;
-use lodestore_store::update::Folding;
+use lodestore_store::update::{Folding, KeepRule};
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use serde::Serialize;
 
 use crate::console::Console;
+use crate::flags::parse_time;
 use crate::human;
 use crate::local_parts::{line_of, local_parts, remote_parts};
 use crate::security_args::SecurityArgs;
 use crate::table::Table;
 
 /// Fold the deltas that commits have written into one file per tensor; reading needs fewer files,
-/// and older versions can no longer be read.
+/// and older versions can no longer be read, but for those that are kept.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   lode compact my-graph
   lode compact my-graph --tensor feat --part 0
+  lode compact my-graph --keep-versions 8
   lode compact --connect 127.0.0.1:7171
 
 Writes each file beside the old ones, which needs room for the largest once more, and removes these
@@ -45,6 +47,16 @@ pub(crate) struct CompactArgs {
     /// Only this partition.
     #[arg(long, value_name = "P", conflicts_with = "connect")]
     part: Option<u16>,
+    /// Keep the newest N versions readable by their number; all are folded into the newest unless
+    /// given. A server keeps what its own settings say.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "connect",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    keep_versions: u32,
+    /// Keep every version readable for this long after the next one was committed, such as 30s, 10m,
+    /// 12h or 7d.
+    #[arg(long, value_name = "TIME", default_value = "0", conflicts_with = "connect",
+          value_parser = parse_time)]
+    keep_for: Duration,
     /// With --connect: do not wait for the end; `lode stat` reports it.
     #[arg(long, requires = "connect")]
     no_wait: bool,
@@ -101,6 +113,7 @@ impl CompactArgs {
         let parts = self.part.map_or_else(|| local_parts(&graph), |part| Ok(vec![PartId(part)]))?;
         let absent = remote_parts(graph.book(), &graph.local_parts());
         let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &options)?;
+        live.set_keep_rule(KeepRule { n_versions: self.keep_versions, age: self.keep_for });
         let start = Instant::now();
         let mut progress = console.progress("compact");
         let mut advance = |done, total| {

@@ -30,7 +30,7 @@ Example:
   lode put --connect unix:rows.sock --tensor feat --ids ids.npy --rows rows.npy --commit
 
 What was put is durable, and readers see it from the next commit on. With --commit it becomes a
-version now, which stays readable by its number until `lode compact` folds its files with later
+version now, which stays readable by its number until its files are folded with later
 ones, and to readers that have pinned it after that. One process at a time may write a graph's
 files, a server with --writable included; readers need not stop. Rows go to the server that writes
 their partition; its followers fetch the version by themselves.

@@ -83,6 +83,9 @@ fn text(timed: &TimedReport<RepairReport>) -> String {
     for lost in &report.lost {
         text.push_str(&format!("\n  LOST {}: {}{}", lost.file, rows(lost), lost.reason));
     }
+    if let Some(file) = &report.kept_in {
+        text.push_str(&format!("\n  this report is kept in {file}"));
+    }
     let before = "  NOT on this machine, and not looked at";
     text + &line_of(before, &report.absent, "; --parts names those that must be")
 }

@@ -179,8 +179,14 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
 #[test]
 fn a_version_whose_rows_were_all_lent_is_kept_for_later_pulls() {
     let tier_bytes = 256 << 20;
-    let Served { server, socket, _dir } =
-        serve_as(|config| ServerConfig { n_shards: 1, tier_bytes, writable: true, ..config });
+    let config = |config| ServerConfig {
+        n_shards: 1,
+        tier_bytes,
+        writable: true,
+        keep: KeepRule::NEWEST,
+        ..config
+    };
+    let Served { server, socket, _dir } = serve_as(config);
     warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
     let mut borrower = borrower(&socket);
     assert_eq!(pull_version(&mut borrower, 1, &ids(LENT)), [LENT, 0, 0]);

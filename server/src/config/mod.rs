@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use lodestore_cache::PolicyKind;
 use lodestore_graph::PartId;
 use lodestore_schema::Tokens;
+use lodestore_store::update::KeepRule;
 
 use crate::error::ServerError;
 use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
@@ -58,6 +59,9 @@ pub struct ServerConfig {
     /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP
     /// it needs `token`, `tls.client_ca` or `insecure`, and so does `local_parts`.
     pub writable: bool,
+    /// With `writable`: which versions stay readable when files are folded, in the background or as
+    /// clients ask for it.
+    pub keep: KeepRule,
     /// Addresses of the writers whose versions the folder follows; then no puts are taken.
     pub follow: Option<String>,
     /// With `follow`: serve those of `parts` that are in the folder, and others as
@@ -105,6 +109,7 @@ impl ServerConfig {
             state_dir: None,
             volatile: Vec::new(),
             writable: false,
+            keep: KeepRule::default(),
             follow: None,
             grows: false,
             publishes: false,

@@ -9,7 +9,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use lodestore_cache::{MemoryBudget, PolicyKind};
 use lodestore_schema::request::PullKind;
 use lodestore_store::GraphHandle;
-use lodestore_store::update::Folding;
+use lodestore_store::update::{Folding, KeepRule};
 
 use super::*;
 use crate::auth::AuthHandle;
@@ -40,6 +40,7 @@ impl Bench {
         let graph = import(dir, N_NODES);
         let mut config = ServerConfig { writable: true, n_shards: 1, ..ServerConfig::new(&graph) };
         config.tier_bytes = 1 << 20;
+        config.keep = KeepRule::NEWEST;
         let partitions = Arc::new(Partitions::open(&config, 1).unwrap());
         let counters: Arc<[Counters]> = Arc::from([Counters::default()]);
         let plan = ShardPlan {

@@ -27,6 +27,8 @@ pub(super) const COMMITS: &[u8] = b"commit/";
 pub(super) const NEW_SEGMENTS: &[u8] = b"new/";
 pub(super) const LOST: &[u8] = b"lost/";
 pub(super) const ROWS: &[u8] = b"overlay/";
+/// Numbers of puts, by the version that each was for.
+pub(super) const PUTS: &[u8] = b"put/";
 
 /// Bytes of a row's key after its tensor's prefix: version and row.
 const ROW_SUFFIX_BYTES: usize = 8;
@@ -60,6 +62,23 @@ pub(super) fn row(tensor: &str, version: u32, row: RowIdx) -> Vec<u8> {
 /// Returns the key of the commit of `version`.
 pub(super) fn commit(version: u32) -> Vec<u8> {
     [COMMITS, &version.to_be_bytes()].concat()
+}
+
+/// Returns the key of the number of a put for `version`.
+pub(super) fn put_id(version: u32, id: u128) -> Vec<u8> {
+    [PUTS, &version.to_be_bytes(), &id.to_be_bytes()].concat()
+}
+
+/// Returns the first key, and the key after the last, of the numbers of puts for versions before
+/// `version`.
+pub(super) fn put_ids_before(version: u32) -> (Vec<u8>, Vec<u8>) {
+    (PUTS.to_vec(), [PUTS, &version.to_be_bytes()].concat())
+}
+
+/// Returns whether a key is that of the number of a put.
+pub(super) fn is_put_id(key: &[u8]) -> bool {
+    let suffix = key.strip_prefix(PUTS);
+    suffix.is_some_and(|suffix| suffix.len() == size_of::<u32>() + size_of::<u128>())
 }
 
 /// Returns the version or the row at the end of a key, given what follows its prefix.

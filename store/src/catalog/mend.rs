@@ -4,7 +4,7 @@ use super::segments::prepared_change;
 use super::{Catalog, DeltaRecord, Pair, SegmentRecord, broken, keys};
 use crate::error::StoreError;
 use crate::file_system::Change;
-use crate::version_id::{CommitId, VersionId};
+use crate::version_id::{CommitId, SegmentMask, VersionId};
 
 /// Pending rows are copied in batches of about this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
@@ -84,13 +84,18 @@ impl Catalog {
             })?;
         }
         let mut prepared = None;
+        let part = self.identity()?.1 as u16;
         for TensorDelta { tensor, delta, is_prepared } in deltas {
             let kind = if *is_prepared { keys::PREPARED_DELTAS } else { keys::DELTAS };
             changes.push(keys::put(kind, tensor, delta.version, delta.to_bytes()));
-            prepared = prepared.or(is_prepared.then_some(delta.version));
+            if *is_prepared {
+                let mask = SegmentMask::new(part, tensor, delta.first, delta.version);
+                let commit = CommitId::of_segment(delta.record.segment, mask);
+                prepared = prepared.or(Some(VersionId::new(delta.version, commit)));
+            }
         }
         changes.push(match prepared {
-            Some(version) => prepared_change(VersionId::new(version, CommitId::UNKNOWN)),
+            Some(version) => prepared_change(version),
             None => Change::Delete(keys::PREPARED.to_vec()),
         });
         // They are of a commit that another catalog has recorded.

@@ -16,6 +16,8 @@
 //! prepared                    the version that a commit has prepared u32 | the commit 16; absent
 //!                             without one; of older releases without the commit
 //! overlay/NAME/VERSION ROW    the bytes of a row that was put for a version
+//! put/VERSION ID              empty: the put of this number 16 was for the version; removed two
+//!                             versions later
 //! commit/VERSION              the id 16 of the commit that made the version; kept for the last
 //!                             2^20 versions, absent for an import's
 //! changed                     a version u32 | the partitions that had rows of its commit, among
@@ -62,7 +64,8 @@ pub(crate) use segments::{DeltaRecord, Fields};
 
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
-use crate::file_system::{Access, Change, FileSystem, Guard, KeyValues};
+use crate::file_system::{Access, Change, FileSystem, Guard, HardLinks, KeyValues};
+use crate::new_file::check_moves;
 use health::Health;
 
 /// Newest catalog format that this release writes and reads.
@@ -136,7 +139,12 @@ impl Catalog {
                 StoreError::Locked { dir: dir.to_owned() }
             }
             ErrorKind::Deadlock => StoreError::Forked { dir: dir.to_owned() },
-            _ => failed(dir)(error),
+            _ => match HardLinks::of(&error) {
+                Some(HardLinks { file, n_links }) => {
+                    StoreError::HardLinked { file: file.clone(), n_links: *n_links }
+                }
+                None => failed(dir)(error),
+            },
         })?;
         Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(device), guard: None })
     }
@@ -263,10 +271,23 @@ fn identity_change(graph: Uuid, part: u32) -> Change {
 /// Locks the folder of a partition against other writers and repairs: RocksDB's own lock is only as
 /// good as the catalog.
 ///
-/// Fails with [`StoreError::Locked`] while another process holds it.
+/// Fails with [`StoreError::Locked`] while another process holds it, and with
+/// [`StoreError::Unsuited`] on a file system that lacks locks or moves of files.
 pub(crate) fn lock_partition(device: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
+    let guard = lock_folder(device, dir)?;
+    check_moves(device, dir)?;
+    Ok(guard)
+}
+
+/// Locks the folder of a partition, or that of a graph.
+///
+/// Fails with [`StoreError::Locked`] while another process holds it.
+pub(crate) fn lock_folder(device: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
     device.lock(dir).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
+        ErrorKind::Unsupported => {
+            StoreError::Unsuited { dir: dir.to_owned(), reason: error.to_string() }
+        }
         _ => StoreError::io(dir, "lock")(error),
     })
 }

@@ -21,6 +21,8 @@ pub(crate) enum Pair<'a> {
     Losses(&'a [u8]),
     /// The id of a commit.
     Commit,
+    /// The number of a put.
+    PutId,
     /// The partitions that had rows of the last commit.
     Changed,
     /// The version at which the partition came into the folder.
@@ -94,6 +96,9 @@ impl<'a> Pair<'a> {
         let kind = keys::kind_of(key)?;
         if kind == keys::COMMITS {
             return commit_of(key, value).map(|_| Self::Commit);
+        }
+        if kind == keys::PUTS {
+            return keys::is_put_id(key).then_some(Self::PutId);
         }
         let (tensor, suffix) = keys::tensor_of(kind, key)?;
         if kind == keys::ROWS {

@@ -1,6 +1,6 @@
 //! Pending rows: rows that were put and are not committed yet.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
 use super::{Catalog, broken, keys};
 use crate::error::StoreError;
@@ -12,17 +12,34 @@ const RECLAIM_BYTES: u64 = 64 << 20;
 
 impl Catalog {
     /// Puts rows for `version`, all of them or none, and durable when it returns. The last of two
-    /// rows in one place stays.
+    /// rows in one place stays. The number of the put, if it has one, is recorded with them.
     pub(crate) fn put_rows<'a>(
         &self,
         tensor: &str,
         version: u32,
         rows: impl IntoIterator<Item = (RowIdx, &'a [u8])>,
+        id: Option<u128>,
     ) -> Result<(), StoreError> {
         let change = |(row, bytes): (RowIdx, &[u8])| {
             Change::Put(keys::row(tensor, version, row), bytes.to_vec())
         };
-        self.write(&rows.into_iter().map(change).collect::<Vec<_>>())
+        let id = id.map(|id| Change::Put(keys::put_id(version, id), Vec::new()));
+        self.write(&rows.into_iter().map(change).chain(id).collect::<Vec<_>>())
+    }
+
+    /// Returns the version that the put of this number was for, of these versions; `None` where
+    /// there was none.
+    pub(crate) fn version_of_put(
+        &self,
+        id: u128,
+        versions: RangeInclusive<u32>,
+    ) -> Result<Option<u32>, StoreError> {
+        for version in versions.rev() {
+            if self.get(&keys::put_id(version, id))?.is_some() {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
     }
 
     /// Calls `each` with row and bytes of every row that was put for `version`, from `first` on and

@@ -226,6 +226,9 @@ impl Catalog {
         deltas: &[(&str, DeltaRecord)],
     ) -> Result<(), StoreError> {
         let mut changes: Vec<Change> = vec![self.format_change()?];
+        // A put for the version before may have lost its answer, and be repeated.
+        let (from, to) = keys::put_ids_before(version.number.saturating_sub(1));
+        changes.push(Change::DeleteRange(from, to));
         for (tensor, delta) in deltas {
             let record = delta.to_bytes();
             changes.push(keys::put(keys::PREPARED_DELTAS, tensor, version.number, record));

@@ -7,15 +7,22 @@
 #[cfg(any(test, feature = "testing"))]
 pub mod crash;
 mod disk;
+mod locks;
+mod moves;
+#[cfg(any(test, feature = "testing"))]
+pub mod nfs;
 mod rocks;
 
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
 
 pub use disk::Disk;
+pub(crate) use locks::LOCK_FILE;
 
 /// A lock that is held until it is dropped, or the process ends.
 pub type Guard = Box<dyn Debug + Send + Sync>;
@@ -40,7 +47,10 @@ pub trait FileSystem: Debug + Send + Sync {
     /// Returns whether anything is at `path`, a broken link included.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Moves a file or folder within the device, atomically; fails if `to` exists.
+    /// Moves a file or folder within the device; fails if `to` exists. A crash leaves one name, or
+    /// both of a file where the device knows no other way.
+    ///
+    /// Fails with [`io::ErrorKind::Unsupported`] where a file cannot be moved so.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Moves a file over `to`, atomically, whatever is there.
@@ -65,8 +75,10 @@ pub trait FileSystem: Debug + Send + Sync {
     }
 
     /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while it is locked, in any
-    /// process. It changes nothing on the device.
+    /// process. It changes nothing on the device, but for an empty file of its own in the folder
+    /// where the device locks no folders.
     ///
+    /// Fails with [`io::ErrorKind::Unsupported`] where the device has no locks.
     /// Where no other process sees the device, the locks of its key-value stores are enough.
     fn lock(&self, _dir: &Path) -> io::Result<Guard> {
         Ok(Box::new(()))
@@ -75,7 +87,8 @@ pub trait FileSystem: Debug + Send + Sync {
     /// Opens the key-value store in folder `dir`.
     ///
     /// For [`Access::Write`] fails with [`io::ErrorKind::WouldBlock`] while another handle has it
-    /// open for writing, in any process.
+    /// open for writing, in any process, and with [`io::ErrorKind::TooManyLinks`] where a copy by
+    /// hard links shares a file that is written in place.
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>>;
 }
 
@@ -86,6 +99,21 @@ pub struct Entry {
     pub name: String,
     /// Whether it is a folder.
     pub is_dir: bool,
+}
+
+/// A file that a store changes in place, and that has other names: a copy by hard links shares it.
+#[derive(Debug, Error)]
+#[error("{}: {n_links} hard links", file.display())]
+pub(crate) struct HardLinks {
+    pub(crate) file: PathBuf,
+    pub(crate) n_links: u64,
+}
+
+impl HardLinks {
+    /// Returns what an error of the opening of a store says of hard links, if it is about them.
+    pub(crate) fn of(error: &io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
 }
 
 /// An open file, read at positions.
@@ -126,9 +154,6 @@ pub trait FileReader: Debug + Send + Sync {
     /// Fails with [`io::ErrorKind::WouldBlock`] while another process finds out whether it is
     /// pinned.
     fn pin(&self) -> io::Result<()>;
-
-    /// Returns whether some other open file has pinned this one, in any process.
-    fn is_pinned(&self) -> io::Result<bool>;
 }
 
 /// A file that is being written, front to back.

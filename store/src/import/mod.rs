@@ -25,6 +25,7 @@ use crate::file_system::{Disk, FileSystem};
 use crate::graph::{self, Graph, META_FILE, check_digest};
 use crate::meta::GraphMeta;
 use crate::nan::{NanPolicy, first_nan};
+use crate::new_file::check_moves;
 use crate::plan::DiskProfile;
 use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::source::{SourceError, TensorSource, check_source};
@@ -86,6 +87,8 @@ pub struct Importer {
 
 impl Importer {
     /// Starts an import to `out`, which must not exist while its parent folder must.
+    ///
+    /// Fails with [`StoreError::Unsuited`] on a file system where the graph could not be written to.
     pub fn begin(out: &Path) -> Result<Self, ImportError> {
         Self::begin_on(Arc::new(Disk), out)
     }
@@ -102,7 +105,10 @@ impl Importer {
         device.create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
         let (tensors, records) = (Vec::new(), Vec::new());
         let (out, committed) = (out.to_owned(), false);
-        Ok(Self { device, out, staging, uuid, tensors, records, committed })
+        let this = Self { device, out, staging, uuid, tensors, records, committed };
+        // What a graph needs once it is written to is tried before hours of work.
+        check_moves(&*this.device, &this.staging)?;
+        Ok(this)
     }
 
     /// Returns the identity of the graph, to be written to its topology and halo files.

@@ -24,7 +24,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::{Fold, choose_deltas, choose_fold};
+    use super::super::choose_deltas;
+    use super::super::fold::{Fold, choose_fold};
     use super::*;
     use crate::follow::Coverage;
 

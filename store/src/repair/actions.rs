@@ -12,7 +12,8 @@ use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::file_system::{Access, FileSystem, FileWriter, Guard};
 use crate::graph::{META_FILE, catalog_dir, halo_path, is_segment_file, topology_path};
-use crate::quarantine::{quarantine, quarantine_place};
+use crate::new_file::replace_file;
+use crate::quarantine::{make_quarantine, quarantine, quarantine_place};
 
 const BUILDING_SUFFIX: &str = ".building";
 const REPAIRED_SUFFIX: &str = ".repaired";
@@ -133,6 +134,25 @@ impl RepairActions {
         Ok(())
     }
 
+    /// Writes the report, which is complete, to the quarantine of the graph's folder; durable then.
+    ///
+    /// Of a repair that changed nothing none is kept: another one finds the same.
+    pub(super) fn keep_report(&mut self, dir: &Path) -> Result<(), StoreError> {
+        let has_changes = self.report.has_changes() || !self.with_losses.is_empty();
+        if self.is_dry_run() || !has_changes {
+            return Ok(());
+        }
+        let device = &*self.device;
+        let folder = make_quarantine(device, dir)?;
+        let path = report_place(device, &folder)?;
+        self.report.kept_in = Some(path.display().to_string());
+        let mut kept = self.report.clone();
+        kept.ok = kept.is_whole();
+        let bytes = serde_json::to_vec_pretty(&kept);
+        let bytes = bytes.map_err(|error| StoreError::io(&path, "write")(error.into()))?;
+        replace_file(device, &path, &bytes)
+    }
+
     /// Removes what catalogs have kept for the report, which is complete.
     pub(super) fn forget_losses(&self) -> Result<(), StoreError> {
         if self.is_dry_run() {
@@ -183,6 +203,15 @@ impl RepairActions {
         let Some(parent) = path.parent() else { return Ok(()) };
         self.device.sync(parent).map_err(StoreError::io(parent, "sync"))
     }
+}
+
+/// Returns the path of the next report in a folder.
+fn report_place(device: &dyn FileSystem, folder: &Path) -> Result<PathBuf, StoreError> {
+    let entries = device.list(folder).map_err(StoreError::io(folder, "list"))?;
+    let number =
+        |name: &str| name.strip_prefix("report-")?.strip_suffix(".json")?.parse::<u64>().ok();
+    let last = entries.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0);
+    Ok(folder.join(format!("report-{}.json", last.saturating_add(1))))
 }
 
 impl RepairFolder {

@@ -40,7 +40,16 @@ pub(super) fn restore(
     }
     let strays = note_losses(actions, &mut contents, &mut plans);
     let part_dir = contents.part_dir.clone();
-    CatalogPlan::new(graph, part, contents, &plans).publish(actions, &strays)?;
+    let plan = CatalogPlan::new(graph, part, contents, &plans);
+    let (adopted, version) = (plan.adopted.clone(), plan.version.saturating_add(1));
+    plan.publish(actions, &strays)?;
+    for file in adopted {
+        let action = format!(
+            "recorded as prepared: nothing shows that its version, {version}, was committed; the \
+             next commit makes its rows visible"
+        );
+        actions.note(&part_dir.join(file), action);
+    }
     plans.into_iter().try_for_each(|plan| plan.publish(actions, &part_dir))
 }
 
@@ -51,6 +60,13 @@ fn plan_all(
     part: PartId,
     contents: &mut Contents,
 ) -> Result<Option<Vec<TensorPlan>>, StoreError> {
+    if !contents.is_old {
+        for spec in &graph.meta().tensors {
+            let is_later =
+                TensorRepair { actions, graph, part, spec, contents }.has_later_file()?;
+            contents.is_old |= is_later;
+        }
+    }
     let mut plans = Vec::new();
     for spec in &graph.meta().tensors {
         let Some(plan) = (TensorRepair { actions, graph, part, spec, contents }).plan()? else {
@@ -75,8 +91,9 @@ fn plan_all(
     Ok(Some(plans))
 }
 
-/// Reports the losses of a partition. Returns the files that the next writer would remove, where
-/// something is lost: they may hold the only copy of it.
+/// Reports the losses of a partition. Returns the files that go to quarantine: those that the next
+/// writer would remove, where something is lost and they may hold the only copy of it, and damaged
+/// ones that would keep it from opening the graph.
 ///
 /// Rows that are lost are found again by a repair that follows one that was cut off. That a file is
 /// lost is not, once the file is gone: the catalog keeps it.
@@ -98,6 +115,7 @@ fn note_losses(
         strays.extend(plans.iter_mut().flat_map(|plan| plan.strays.drain(..)));
         actions.with_losses.push(catalog_dir(&contents.part_dir));
     }
+    strays.extend(plans.iter_mut().flat_map(|plan| plan.unproven.drain(..)));
     let kept = contents.losses.iter().map(|line| Lost::from_line(&contents.part_dir, line));
     actions.report.lost.extend(kept.chain(rows));
     strays
@@ -204,6 +222,11 @@ impl Contents {
         Ok(contents)
     }
 
+    /// Returns the open catalog, where it can be read through.
+    pub(super) fn catalog(&self) -> Option<&Catalog> {
+        self.catalog.as_ref()
+    }
+
     fn add(&mut self, pair: Pair<'_>) {
         match pair {
             // Records come in the order of versions: the last one of a tensor counts.
@@ -255,6 +278,8 @@ struct CatalogPlan<'a> {
     contents: Contents,
     records: Vec<TensorRecord>,
     deltas: Vec<TensorDelta>,
+    /// Deltas among them that no catalog has named, and that are recorded as prepared.
+    adopted: Vec<String>,
     /// The version to commit: no file is of a later one, but for what is prepared.
     version: u32,
     /// The commits that made it and the versions before, ascending, as far as they are known.
@@ -266,9 +291,16 @@ impl<'a> CatalogPlan<'a> {
         let records: Vec<TensorRecord> = plans.iter().map(|plan| plan.record.clone()).collect();
         let deltas = plans.iter().flat_map(|plan| &plan.deltas);
         let mut deltas: Vec<TensorDelta> = deltas.cloned().collect();
+        let neighbour = newest_neighbour(graph, part);
+        let of_neighbour = neighbour.as_ref().and_then(|commits| commits.last());
+        let of_neighbour = of_neighbour.map_or(0, |version| version.number);
+        let adopted = adopt(&contents, &records, &mut deltas, of_neighbour);
         let segments = records.iter().map(|record| record.version);
         let published = deltas.iter().filter(|it| !it.is_prepared).map(|it| it.delta.version);
         let version = segments.chain(published).chain([contents.version]).fold(1, u32::max);
+        // What is prepared is for the version after; those before it may have changed no row here.
+        let prepared = deltas.iter().filter(|it| it.is_prepared).map(|it| it.delta.version - 1);
+        let version = prepared.fold(version, u32::max);
         // A file of its version or a later one shows that what was prepared was published since.
         deltas.iter_mut().for_each(|it| it.is_prepared &= it.delta.version > version);
         let mut commits = commits_of_files(part, &records, &deltas);
@@ -276,17 +308,17 @@ impl<'a> CatalogPlan<'a> {
         if let Some(old) = &contents.catalog {
             // A file may be of a commit that another one has repeated.
             commits.extend(old.commits(version).unwrap_or_default());
-        } else if let Some(of_neighbour) = newest_neighbour(graph, part) {
+        } else if let Some(commits_of_neighbour) = neighbour {
             // Nothing of this partition shows the versions that changed no row of it.
-            version = version.max(of_neighbour.last().map_or(0, |it| it.number));
-            commits.extend(of_neighbour);
+            version = version.max(of_neighbour);
+            commits.extend(commits_of_neighbour);
         }
         commits.retain(|it| it.number <= version && it.commit.is_known());
         // Of several the last one counts.
         commits.reverse();
         commits.sort_by_key(|it| it.number);
         commits.dedup_by_key(|it| it.number);
-        Self { graph, part, contents, records, deltas, version, commits }
+        Self { graph, part, contents, records, deltas, adopted, version, commits }
     }
 
     /// Makes the catalog name the files of the plan by one batch. If it is broken or older than
@@ -303,6 +335,12 @@ impl<'a> CatalogPlan<'a> {
                  pending for version {} are in a file of their tensor, or pending for version \
                  {next} now",
                 old.saturating_add(1)
+            ));
+        }
+        if contents.catalog.is_some() && !self.adopted.is_empty() {
+            reasons.push(format!(
+                "it does not know {}: rows of theirs are not pending any more",
+                self.adopted.join(", ")
             ));
         }
         if reasons.is_empty() {
@@ -339,7 +377,7 @@ impl<'a> CatalogPlan<'a> {
 
     /// Builds the catalog beside the broken one, whole and synced.
     fn build(&self, actions: &RepairActions) -> Result<(), StoreError> {
-        let Self { graph, part, contents, records, deltas, version, commits } = self;
+        let Self { graph, part, contents, records, deltas, version, commits, .. } = self;
         let device = &*actions.device;
         let dir = actions.building(&catalog_dir(&contents.part_dir));
         let text = graph.meta().to_text();
@@ -368,7 +406,8 @@ impl<'a> CatalogPlan<'a> {
     /// Returns the version that a pending row goes to. `None` is for one that a file has taken in,
     /// of a version that the old catalog does not know.
     fn place(&self, tensor: &str, version: u32) -> Option<u32> {
-        if version <= self.contents.version || self.version == self.contents.version {
+        let is_as_old = self.version == self.contents.version && self.adopted.is_empty();
+        if version <= self.contents.version || is_as_old {
             return Some(version);
         }
         let segments = self.records.iter().filter(|it| it.tensor == tensor).map(|it| it.version);
@@ -376,6 +415,39 @@ impl<'a> CatalogPlan<'a> {
         let newest = segments.chain(deltas.map(|it| it.delta.version)).max().unwrap_or(0);
         (version > newest).then_some(version.max(self.version.saturating_add(1)))
     }
+}
+
+/// Marks deltas that no catalog has named as prepared, where nothing shows that their version was
+/// committed; returns their files.
+///
+/// A commit makes its version visible once all partitions are prepared. So a partition that has the
+/// version shows it, and so does a file of a later one, or one that it was folded into.
+fn adopt(
+    contents: &Contents,
+    records: &[TensorRecord],
+    deltas: &mut [TensorDelta],
+    of_neighbour: u32,
+) -> Vec<String> {
+    let newest = deltas.iter().map(|it| it.delta.version).max().unwrap_or(0);
+    let segments = records.iter().map(|record| record.version);
+    let committed = segments.chain([contents.version, of_neighbour]).fold(0, u32::max);
+    let of_newest = |it: &TensorDelta| it.delta.version == newest;
+    let is_named = |it: &TensorDelta| {
+        contents.deltas.iter().any(|known| known.delta.record.file == it.delta.record.file)
+    };
+    let shows_commit =
+        |it: &TensorDelta| it.delta.first < it.delta.version || (is_named(it) && !it.is_prepared);
+    let mut adopted = Vec::new();
+    if newest <= committed || deltas.iter().any(|it| of_newest(it) && shows_commit(it)) {
+        return adopted;
+    }
+    for it in deltas.iter_mut().filter(|it| of_newest(it)) {
+        if !is_named(it) {
+            adopted.push(it.delta.record.file.clone());
+        }
+        it.is_prepared = true;
+    }
+    adopted
 }
 
 /// Returns the commits that the uuids of these files tell.

@@ -9,6 +9,7 @@ use lodestore_graph::topology::Topology;
 use super::actions::RepairActions;
 use super::report::Lost;
 use crate::error::StoreError;
+use crate::file_system::FileSystem;
 use crate::graph::Graph;
 use crate::verify::verify_lists;
 
@@ -54,6 +55,20 @@ pub(super) fn restore(
     Ok(())
 }
 
+/// Returns whether the file of the device is one of the system's, so that it can be mapped.
+fn is_on_system(device: &dyn FileSystem, path: &Path) -> bool {
+    device.open(path).is_ok_and(|file| file.as_file().is_some())
+}
+
+/// Returns the bytes of a file.
+fn read_whole(device: &dyn FileSystem, path: &Path) -> Result<Vec<u8>, StoreError> {
+    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+    let n_bytes = file.len_bytes().map_err(StoreError::io(path, "measure"))?;
+    let mut bytes = vec![0; usize::try_from(n_bytes).unwrap_or(usize::MAX)];
+    file.read_exact_at(&mut bytes, 0).map_err(StoreError::io(path, "read"))?;
+    Ok(bytes)
+}
+
 /// Finds the halos of damaged files again from the topology of the whole graph.
 fn rebuild_halos(
     actions: &mut RepairActions,
@@ -61,10 +76,17 @@ fn rebuild_halos(
     damaged: &[(PartId, String)],
 ) -> Result<(), StoreError> {
     let (book, uuid) = (graph.book(), graph.uuid());
-    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
     let unusable =
         |reason: String| StoreError::Unrepairable { file: graph.dir().to_owned(), reason };
-    let topology = Topology::open(&paths, book, *uuid.as_bytes());
+    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
+    let device = &*actions.device;
+    let topology = if paths.iter().all(|path| is_on_system(device, path)) {
+        // Mapped: it may be longer than memory.
+        Topology::open(&paths, book, *uuid.as_bytes())
+    } else {
+        let files = paths.iter().map(|path| read_whole(device, path));
+        Topology::from_bytes(files.collect::<Result<_, _>>()?, book, *uuid.as_bytes())
+    };
     let topology = topology.map_err(|error| unusable(error.to_string()))?;
     let mut failure = None;
     let found = find_halos(&topology, book, &mut |part, halo| {

@@ -13,7 +13,8 @@
 //!
 //! Crash argument: see `actions`. A repair that was cut off at any step and runs again ends where
 //! it would have ended. Each step looks at what is there, and changes it by one rename or one batch
-//! of a catalog. That batch has the losses, too, which could not be found again.
+//! of a catalog. That batch has the losses, too, which could not be found again. They leave the
+//! catalogs when the report is in a file.
 
 mod actions;
 mod catalog;
@@ -90,10 +91,7 @@ fn repair_some(
     let outcome = restore(&mut actions, dir, parts, progress);
     let mut report = actions.report;
     match outcome {
-        Ok(()) => {
-            let is_whole = report.lost.is_empty() && report.absent.is_empty();
-            report.ok = is_whole && report.stopped.is_none();
-        }
+        Ok(()) => report.ok = report.is_whole(),
         Err(error) if is_dry_run || (report.done.is_empty() && report.quarantined.is_empty()) => {
             return Err(error);
         }
@@ -150,6 +148,8 @@ fn restore(
     }
     lists::restore(actions, &graph, &asked_for)?;
     progress(total, total);
+    // What the catalogs forget then outlives this process.
+    actions.keep_report(dir)?;
     actions.forget_losses()
 }
 

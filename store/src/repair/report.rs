@@ -38,6 +38,20 @@ pub struct RepairReport {
     pub absent: Vec<u16>,
     /// Items that cannot be recovered from this graph.
     pub lost: Vec<Lost>,
+    /// Where this report is kept, where something was changed: in the graph's quarantine.
+    pub kept_in: Option<String>,
+}
+
+impl RepairReport {
+    /// Returns whether nothing is lost, and everything is here that was to be looked at.
+    pub(super) fn is_whole(&self) -> bool {
+        self.lost.is_empty() && self.absent.is_empty() && self.stopped.is_none()
+    }
+
+    /// Returns whether anything was changed, or something is lost that no repair finds again.
+    pub(super) fn has_changes(&self) -> bool {
+        !self.done.is_empty() || !self.quarantined.is_empty()
+    }
 }
 
 /// A file or folder that was rebuilt.

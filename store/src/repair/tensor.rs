@@ -16,8 +16,9 @@ use crate::catalog::{DeltaRecord, SegmentRecord, TensorDelta, TensorRecord};
 use crate::error::StoreError;
 use crate::graph::{Graph, version_of_file, versions_of_delta};
 use crate::layout::SegmentLayout;
-use crate::segment::{Segment, SegmentIdentity, identity_of};
+use crate::segment::{Segment, SegmentIdentity};
 use crate::tensor::TensorSpec;
+use crate::update::holds_only_pending;
 use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
@@ -36,6 +37,8 @@ pub(super) struct TensorPlan {
     pub(super) lost: Vec<Lost>,
     /// Files of the tensor that it does not name.
     pub(super) strays: Vec<PathBuf>,
+    /// Damaged files of a later version, whose rows are pending: no writer can prove that.
+    pub(super) unproven: Vec<PathBuf>,
 }
 
 /// Planned work for a segment's file.
@@ -114,7 +117,15 @@ impl TensorRepair<'_> {
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
         let file = FileWork::Mend(Box::new(recovered), reason);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
+        Ok(TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file,
+            note: None,
+            lost,
+            strays: Vec::new(),
+            unproven: Vec::new(),
+        })
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
@@ -131,6 +142,7 @@ impl TensorRepair<'_> {
             note: None,
             lost,
             strays: Vec::new(),
+            unproven: Vec::new(),
         }
     }
 
@@ -149,7 +161,15 @@ impl TensorRepair<'_> {
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
         let file = FileWork::Placeholder(placeholder);
-        Ok(TensorPlan { record, deltas: Vec::new(), file, note: None, lost, strays: Vec::new() })
+        Ok(TensorPlan {
+            record,
+            deltas: Vec::new(),
+            file,
+            note: None,
+            lost,
+            strays: Vec::new(),
+            unproven: Vec::new(),
+        })
     }
 
     /// Plans for the newest whole segment above a version, as it describes itself.
@@ -248,7 +268,12 @@ impl TensorRepair<'_> {
                 }
                 plan.lost.push(lost);
             }
-            plan.strays.push(path);
+            let is_later = last > self.contents.version && self.is_pending_for(last);
+            if is_later && self.open_named(file, last)?.is_none() {
+                plan.unproven.push(path);
+            } else {
+                plan.strays.push(path);
+            }
         }
         Ok(())
     }
@@ -260,10 +285,15 @@ impl TensorRepair<'_> {
         let deltas = || plan.deltas.iter().map(|it| &it.delta);
         let is_folded =
             deltas().any(|it| it.first == first) && deltas().any(|it| it.version == last);
-        let is_pending = self.contents.pending.contains(&(self.spec.name.clone(), last));
+        let is_pending = self.is_pending_for(last);
         last <= plan.record.version
             || deltas().any(|it| it.first <= first && last <= it.version)
             || (!self.contents.is_old && (is_folded || is_pending))
+    }
+
+    /// Returns whether the catalog has rows of the tensor that are pending for `version`.
+    fn is_pending_for(&self, version: u32) -> bool {
+        self.contents.pending.contains(&(self.spec.name.clone(), version))
     }
 
     /// Returns whether the catalog is built again.
@@ -324,29 +354,34 @@ impl TensorRepair<'_> {
         file: String,
         version: u32,
     ) -> Result<Option<(SegmentRecord, Segment)>, StoreError> {
-        let (device, path) = (&*self.actions.device, self.contents.part_dir.join(&file));
-        let opened = device.open(&path).map_err(StoreError::io(&path, "open"));
-        let opened = opened.and_then(|reader| {
-            let Some(found) = identity_of(&*reader) else { return Ok(None) };
-            let range = self.graph.book().range(self.part);
-            let (n_rows, is_delta) = (range.end - range.start, file.ends_with(".delta"));
-            let expected = SegmentIdentity {
-                graph: self.graph.uuid(),
-                segment: found.segment,
-                part: self.part,
-                version,
-                tensor: self.spec.clone(),
-                n_rows: if is_delta { found.n_rows } else { n_rows },
-                delta_of: is_delta.then_some(n_rows),
-            };
-            Segment::open(device, &path, &expected).map(Some)
-        });
+        let opened = self.graph.open_as_named(self.part, self.spec, &file, version);
         let Some(segment) = opened.or_else(|error| as_damage(error).map(|_| None))? else {
             return Ok(None);
         };
         let SegmentIdentity { segment: uuid, n_rows, .. } = *segment.identity();
         let (row_bytes, digest) = (self.spec.row_bytes() as u32, *segment.digest());
         Ok(Some((SegmentRecord { segment: uuid, n_rows, row_bytes, digest, file }, segment)))
+    }
+
+    /// Returns whether a file of a later version than the catalog's, which it does not name, holds
+    /// anything that is not pending: the catalog is older than the file.
+    pub(super) fn has_later_file(&self) -> Result<bool, StoreError> {
+        let Some(catalog) = self.contents.catalog() else { return Ok(false) };
+        for (file, _, last) in self.files()? {
+            let is_named = self.contents.deltas.iter().any(|it| it.delta.record.file == file);
+            if last <= self.contents.version || is_named {
+                continue;
+            }
+            // What a commit that was cut off has left may be damaged as well.
+            let is_left = self.is_pending_for(last);
+            if is_left && self.open_named(file.clone(), last)?.is_none() {
+                continue;
+            }
+            if !holds_only_pending(self.graph, self.part, catalog, self.spec, &file, last)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the pages of a segment that verification calls damaged, ascending.

@@ -166,10 +166,6 @@ impl crate::file_system::FileReader for Crumbs {
     fn pin(&self) -> io::Result<()> {
         Ok(())
     }
-
-    fn is_pinned(&self) -> io::Result<bool> {
-        Ok(false)
-    }
 }
 
 #[test]

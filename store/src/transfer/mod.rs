@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use lodestore_graph::PartId;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, lock_folder};
 use crate::error::StoreError;
 use crate::file_system::{Disk, FileSystem, FileWriter, Guard};
 use crate::follow::Manifest;
@@ -70,7 +70,7 @@ impl Arrival {
         }
         // Held until one has its own lock: of two concurrent starts the second finds the folder of
         // the first.
-        let _alone = device.lock(dir).map_err(StoreError::io(dir, "lock"))?;
+        let _alone = lock_folder(&*device, dir)?;
         let place = part_dir(dir, part);
         if let Some(found) = find(&*device, dir, part)? {
             let staging = staging_dir(dir, part, found);
@@ -364,7 +364,7 @@ impl ArrivingCatalog {
             let spec = &tensors[usize::from(tensor)];
             let rows =
                 rows.iter().map(|row| RowIdx(*row)).zip(bytes.chunks_exact(spec.row_bytes()));
-            self.catalog.put_rows(&spec.name, version, rows)?;
+            self.catalog.put_rows(&spec.name, version, rows, None)?;
         }
         Ok(())
     }

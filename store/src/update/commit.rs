@@ -105,7 +105,8 @@ impl GraphHandle {
         };
         // A compaction that runs already does it.
         let is_running = matches!(self.compactions.try_lock(), Err(TryLockError::WouldBlock));
-        if is_running || !self.open_parts().iter().any(has_many) {
+        // Where each layer is that of a version that is kept, nothing can be folded.
+        if is_running || !self.open_parts().iter().any(has_many) || !self.pays_to_fold() {
             return;
         }
         let mut go_on = |_, _| ControlFlow::Continue(());

@@ -1,7 +1,6 @@
 //! Compaction of a live graph: one tensor of one partition after the other.
 
-use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -11,14 +10,15 @@ use lodestore_graph::lock::IgnorePoison;
 use super::delta::DeltaPlace;
 use super::garbage::Retired;
 use super::{GraphHandle, Layer, PartHandle, TensorHandle, TensorVersion};
+use crate::catalog::DeltaRecord;
 use crate::compact::{Compacted, Compaction, report};
 use crate::error::StoreError;
-use crate::layers::{Fold, choose_deltas, choose_fold, next_cut};
-use crate::version_id::CommitId;
+use crate::layers::{Folding, Kept, choose_deltas, choose_folds};
 
 impl GraphHandle {
     /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
-    /// commits and gathers continue meanwhile; pinned views keep what they see.
+    /// commits and gathers continue meanwhile; pinned views keep what they see. Versions that are
+    /// kept stay readable, see [`GraphHandle::set_keep_rule`] and [`GraphHandle::keep_cut_after`].
     ///
     /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
     /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
@@ -42,7 +42,7 @@ impl GraphHandle {
         let _alone = self.compactions.lock().ignore_poison();
         self.sweep()?;
         let version = self.version();
-        let kept = self.kept_versions(version);
+        let kept = self.kept_versions();
         let is_chosen = |open: &Arc<PartHandle>| part.is_none_or(|part| part == open.part);
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
@@ -55,7 +55,8 @@ impl GraphHandle {
                 let chosen = chosen.filter(|(at, tensor)| {
                     position.is_none_or(|chosen| chosen == *at) && !tensor.is_dropped()
                 });
-                chosen.filter_map(|(at, _)| Folded::of(part, at, version, what, &kept))
+                let kept = &kept;
+                chosen.flat_map(move |(at, _)| Folded::of(part, at, version, kept, what))
             })
             .collect();
         // One whose turn has not come may be given up.
@@ -93,19 +94,6 @@ impl GraphHandle {
         outcome.map(|()| reports)
     }
 
-    /// Leaves the next cut after `published` readable from now on: no fold puts layers up to it and
-    /// layers after it into one file. `None` leaves none.
-    ///
-    /// A cut is a version that all writers of a graph publish, see [`next_cut`].
-    pub fn keep_cut_after(&self, published: Option<u32>) {
-        self.cut_after.store(published.unwrap_or(u32::MAX), Ordering::Release);
-    }
-
-    /// Returns the versions up to `newest` that folds leave readable, ascending.
-    fn kept_versions(&self, newest: u32) -> Vec<u32> {
-        next_cut(self.cut_after.load(Ordering::Acquire), newest).into_iter().collect()
-    }
-
     /// Returns the partition of a tensor whose turn has come, unless it was given up since.
     fn still_open(&self, folded: &Folded) -> Option<Arc<PartHandle>> {
         let is_same = |open: &Arc<PartHandle>| Arc::as_ptr(open) == folded.part.as_ptr();
@@ -119,46 +107,44 @@ impl GraphHandle {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Compacted, StoreError> {
         let start = Instant::now();
-        let Folded { at, seen, fold, .. } = folded;
+        let Folded { at, seen, layers, .. } = folded;
         let tensor = &part.tensors[*at];
-        let layers = match fold {
-            None => 0..0,
-            Some(Fold::All) => 0..seen.layers().len(),
-            Some(Fold::Deltas(deltas)) => deltas.start + 1..deltas.end + 1,
-        };
-        let commit = match seen.layers()[layers.clone()].last() {
-            Some(newest) => part.commit_of(newest.version())?,
-            None => CommitId::UNKNOWN,
-        };
+        let layers = layers.clone().unwrap_or(0..1);
+        // The segment is made of the layers before those that stay over it.
+        let from =
+            if layers.start == 0 { seen.oldest_layers(layers.end) } else { (**seen).clone() };
         let compaction = Compaction {
             graph: &self.graph,
             part: part.part,
             catalog: &part.catalog,
             spec: tensor.spec(),
-            seen,
-            commit,
+            seen: &from,
+            commit: part.commit_of(seen.layers()[layers.end - 1].version())?,
         };
-        if layers.is_empty() {
+        if folded.layers.is_none() {
             return Ok(report(&compaction, 0, None, start));
         }
-        let n_rows = match fold {
-            Some(Fold::All) => seen.n_changed(),
+        let n_rows = match layers.start {
+            0 => from.n_changed(),
             _ => seen.layers()[layers.clone()].iter().map(|it| it.n_rows()).sum(),
         };
         part.catalog.check_takes_writes()?;
         // Opened before it counts: after the switch nothing can fail but memory.
-        let (layer, switched) = if layers.start == 0 {
+        let (layer, record) = if layers.start == 0 {
             let (record, segment) = compaction.write(progress)?;
             let version = segment.identity().version;
-            let layer = self.open_written(segment, version)?;
-            (layer, part.catalog.switch_segment(&tensor.spec().name, version, &record))
+            (self.open_written(segment, version)?, DeltaRecord { first: version, version, record })
         } else {
             let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
             let codec = seen.base().segment().codec();
+            let commit = compaction.commit;
             let (record, segment) =
                 place.write_folded(seen, layers.clone(), commit, codec, progress)?;
-            let layer = self.open_written(segment, record.first)?;
-            (layer, part.catalog.switch_deltas(&tensor.spec().name, &record))
+            (self.open_written(segment, record.first)?, record)
+        };
+        let switched = match layers.start {
+            0 => part.catalog.switch_segment(&tensor.spec().name, record.version, &record.record),
+            _ => part.catalog.switch_deltas(&tensor.spec().name, &record),
         };
         if let Err(error) = switched {
             // The record may be on disk: the file goes when the catalog takes writes again, without
@@ -173,94 +159,76 @@ impl GraphHandle {
     }
 }
 
-/// Layers that a compaction folds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Folding {
-    /// All layers of each tensor into one segment, where there are deltas.
-    All,
-    /// All deltas of each tensor into one, where there are several; its segment stays.
-    Deltas,
-    /// Folds that pay: deltas of a like size into one, and all layers where deltas have many of the
-    /// rows.
-    WherePays,
-}
-
-impl TensorHandle {
-    /// Returns whether a compaction of [`Folding::WherePays`] would write anything.
+impl GraphHandle {
+    /// Returns whether a compaction of [`Folding::WherePays`] would write anything now.
     #[must_use]
     pub fn pays_to_fold(&self) -> bool {
-        let current = self.current();
-        choose_fold(current.base().n_rows(), &current.delta_sizes()).is_some()
+        let kept = self.kept_versions();
+        let pays = |tensor: &Arc<TensorHandle>| tensor.pays_to_fold(&kept);
+        self.open_parts().iter().any(|part| part.listed().any(pays))
     }
 }
 
-/// A tensor of a partition with what is to be folded of it.
+impl TensorHandle {
+    /// Returns whether a compaction of [`Folding::WherePays`] would write anything, where these
+    /// versions stay readable.
+    #[must_use]
+    pub fn pays_to_fold(&self, kept: &Kept) -> bool {
+        !choose_folds(&self.current().spans(), kept, Folding::WherePays).is_empty()
+    }
+}
+
+/// A tensor of a partition with neighbouring layers that are to be folded into one.
 pub(super) struct Folded {
     part: Weak<PartHandle>,
     /// Position of the tensor.
     at: usize,
     pub(super) seen: Arc<TensorVersion>,
-    /// `None` where it stays as it is.
-    fold: Option<Fold>,
+    /// Positions of the layers. From 0 on they become a segment, else a delta. `None` where the
+    /// tensor stays as it is.
+    layers: Option<Range<usize>>,
 }
 
 impl Folded {
-    /// Returns the layers up to `version`: a commit may come to this partition meanwhile, and fail
-    /// in others. `None` where they are gone. Layers up to one of the versions `kept`, ascending,
-    /// stay apart from those after it.
+    /// Returns the folds of a tensor, the newest layers first, among its layers up to `version`: a
+    /// commit may come to this partition meanwhile, and fail in others. Empty where they are gone.
     pub(super) fn of(
         part: &Arc<PartHandle>,
         at: usize,
         version: u32,
+        kept: &Kept,
         what: Folding,
-        kept: &[u32],
-    ) -> Option<Self> {
-        let tensor = &part.tensors[at];
-        let mut seen = tensor.at(version)?;
-        for &version in kept.iter().rev() {
-            let Some(n_older) = seen.deltas_up_to(version) else { continue };
-            if let Some(fold) = choose_after(n_older, &seen, what) {
-                let (part, fold) = (Arc::downgrade(part), Some(fold));
-                return Some(Self { part, at, seen, fold });
-            }
-            seen = tensor.at(version)?;
-        }
-        let fold = match what {
-            Folding::All => (!seen.is_plain()).then_some(Fold::All),
-            Folding::Deltas => choose_after(0, &seen, what),
-            Folding::WherePays => choose_fold(seen.base().n_rows(), &seen.delta_sizes()),
+    ) -> Vec<Self> {
+        let Some(seen) = part.tensors[at].at(version) else { return Vec::new() };
+        let folds = choose_folds(&seen.spans(), kept, what);
+        let folded = |layers: Option<Range<usize>>| {
+            let (part, seen) = (Arc::downgrade(part), Arc::clone(&seen));
+            Self { part, at, seen, layers }
         };
-        Some(Self { part: Arc::downgrade(part), at, seen, fold })
+        match folds.is_empty() {
+            true => vec![folded(None)],
+            false => folds.into_iter().map(|layers| folded(Some(layers))).collect(),
+        }
     }
 
-    /// Folds deltas alone where all layers were to become one; returns whether any pay.
+    /// Folds deltas alone where a segment was to be made; returns whether any pay.
     fn leave_segment(&mut self) -> bool {
-        if self.fold != Some(Fold::All) {
+        let Some(layers) = self.layers.take().filter(|layers| layers.start == 0) else {
             return false;
-        }
-        self.fold = choose_deltas(&self.seen.delta_sizes()).map(Fold::Deltas);
-        self.fold.is_some()
+        };
+        let deltas = &self.seen.layers()[1..layers.end];
+        let sizes: Vec<u64> = deltas.iter().map(|layer| layer.n_rows()).collect();
+        self.layers = choose_deltas(&sizes).map(|deltas| deltas.start + 1..deltas.end + 1);
+        self.layers.is_some()
     }
 
     /// Returns the most bytes of rows that are to be written.
     fn bytes_to_write(&self) -> u64 {
+        let Some(layers) = &self.layers else { return 0 };
         let raw_bytes = |layer: &Arc<Layer>| layer.segment().layout().raw_bytes();
-        match &self.fold {
-            None => 0,
-            Some(Fold::All) => raw_bytes(self.seen.base()),
-            Some(Fold::Deltas(deltas)) => {
-                self.seen.layers()[deltas.start + 1..deltas.end + 1].iter().map(raw_bytes).sum()
-            }
+        match layers.start {
+            0 => raw_bytes(self.seen.base()),
+            _ => self.seen.layers()[layers.clone()].iter().map(raw_bytes).sum(),
         }
     }
-}
-
-/// Chooses a fold of deltas after the oldest `n_older`.
-fn choose_after(n_older: usize, seen: &TensorVersion, what: Folding) -> Option<Fold> {
-    let newer = &seen.delta_sizes()[n_older..];
-    let range = match what {
-        Folding::All | Folding::Deltas => (newer.len() > 1).then_some(0..newer.len()),
-        Folding::WherePays => choose_deltas(newer),
-    };
-    range.map(|range| Fold::Deltas(range.start + n_older..range.end + n_older))
 }

@@ -2,8 +2,9 @@
 //!
 //! Crash argument: the file is written under a temporary name, synced, moved to its name, and its
 //! folder is synced, before the catalog names it. A crash before that leaves a file that no record
-//! names, and the next opening for writing removes it. Its pages have the checksums of the bytes
-//! that were handed to the system; they are not read back.
+//! names, and the next opening for writing removes it. Before it gets its name it is read back from
+//! the disk and checked page by page: the rows that it was made of are removed when a record names
+//! it, and then it is their only copy.
 
 use std::ops::{ControlFlow, Range};
 
@@ -12,12 +13,14 @@ use super::tensor::PendingRows;
 use crate::catalog::{Catalog, DeltaRecord};
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
+use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, delta_file};
 use crate::new_file::write_new_file;
 use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 use crate::segment::{Segment, SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
+use crate::verify::read_back_fast;
 use crate::version_id::{CommitId, SegmentMask, VersionId};
 use lodestore_graph::PartId;
 
@@ -53,7 +56,7 @@ impl DeltaPlace<'_> {
             return Ok(None);
         }
         let row_bytes = self.spec.row_bytes();
-        self.write(version, commit, &rows, base, &mut |writer| {
+        let mut fill = |writer: &mut SegmentWriter| {
             let mut expected = rows.iter();
             let mut piece = Vec::new();
             catalog.scan_pending(&self.spec.name, version, RowIdx(0), |row, bytes| {
@@ -71,8 +74,15 @@ impl DeltaPlace<'_> {
                 return Err(self.damaged(catalog, version, RowIdx(missing), 0));
             }
             writer.write_rows(&piece)
-        })
-        .map(Some)
+        };
+        match self.write(version, commit, &rows, base, &mut fill) {
+            // The disk has got it wrong. Its rows are pending still, and are written once more.
+            Err(error) if error.origin() != ErrorOrigin::System => {
+                tracing::warn!("{error}; the delta is written again");
+                self.write(version, commit, &rows, base, &mut fill).map(Some)
+            }
+            written => written.map(Some),
+        }
     }
 
     /// Writes the deltas of `from` at these positions as one, which has the newest value of each of
@@ -148,7 +158,10 @@ impl DeltaPlace<'_> {
             let device = &**self.graph.device();
             let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
             fill(&mut writer)?;
-            writer.finish()
+            let digest = writer.finish()?;
+            // What it was made of is removed once a record names it.
+            read_back_fast(device, path, &identity)?;
+            Ok(digest)
         });
         written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
     }

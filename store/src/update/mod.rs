@@ -24,6 +24,8 @@ mod follow;
 mod garbage;
 mod health;
 mod history;
+mod keep;
+mod later;
 mod open;
 mod parallel;
 mod put;
@@ -40,9 +42,8 @@ use lodestore_graph::PartId;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
-pub use crate::layers::next_cut;
-pub use compact::Folding;
 pub use health::StoppedWrites;
+pub use keep::KeepRule;
 pub use tensor::TensorHandle;
 pub use tensors::{NewTensor, drop_tensor};
 pub use transfer::{PartCopy, PartFiles, SEAL_MAX};
@@ -50,12 +51,14 @@ pub(crate) use version::GatherScratch;
 pub use version::{GraphVersion, Layer, LayerRows, TensorVersion, TensorView, View};
 
 pub(crate) use garbage::remove_unpinned;
+pub(crate) use later::holds_only_pending;
 pub(crate) use open::{OpenedPart, OpenedTensor};
 
 use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::growing::Growing;
+pub use crate::layers::{Folding, Kept, next_cut};
 use crate::reader::ReaderKind;
 use crate::tensor::TensorSpec;
 use crate::version_id::VersionId;
@@ -100,6 +103,8 @@ pub struct GraphHandle {
     compactions: Mutex<()>,
     /// Files that compactions have left.
     garbage: Mutex<Garbage>,
+    /// Which versions folds keep readable.
+    keep_rule: RwLock<KeepRule>,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
     /// Folds leave the next cut after this version readable; none if [`u32::MAX`].

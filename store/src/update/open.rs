@@ -13,14 +13,19 @@ use super::commit::CommitTurn;
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
 use super::history::{RecentCommits, RollForward};
+use super::keep::KeepRule;
+use super::later::holds_only_pending;
+use super::parallel::{for_each, for_each_owned};
 use super::tensor::PendingRows;
 use super::tensors::{set_unlisted_aside, settle};
 use super::transfer::TransferState;
 use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
-use crate::catalog::{Catalog, ChangedParts};
+use crate::catalog::{Catalog, ChangedParts, DeltaRecord};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
+use crate::new_file::discard;
+use crate::open_files::OpenFiles;
 use crate::quarantine::quarantine;
 use crate::reader::{OpenOptions, ReaderKind};
 use crate::row::RowIdx;
@@ -104,6 +109,7 @@ impl GraphHandle {
             commits: Mutex::new(turn),
             compactions: Mutex::default(),
             garbage: Mutex::new(Garbage::new()),
+            keep_rule: RwLock::new(KeepRule::NEWEST),
             coming: Mutex::default(),
             cut_after: AtomicU32::new(u32::MAX),
         };
@@ -208,24 +214,24 @@ pub(crate) struct OpenedTensor {
     /// Identity of the tensor.
     uuid: Uuid,
     /// The segment that has every row.
-    pub(crate) segment: Segment,
+    pub(crate) segment: Arc<Segment>,
     /// Deltas over it, oldest first, with the first version that each has rows of.
-    pub(crate) deltas: Vec<(u32, Segment)>,
+    pub(crate) deltas: Vec<(u32, Arc<Segment>)>,
     /// State of a prepared commit.
-    pub(crate) prepared: Option<Segment>,
+    pub(crate) prepared: Option<Arc<Segment>>,
     /// The versions that rows are pending for, ascending.
     pub(crate) pending_for: Vec<u32>,
 }
 
 impl OpenedTensor {
     /// Returns all files.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         let deltas = self.deltas.iter().map(|(_, delta)| delta);
         deltas.chain([&self.segment]).chain(&self.prepared)
     }
 }
 
-/// Locks all partitions, and removes what crashes have left.
+/// Locks all partitions, and removes what crashes have left; several partitions concurrently.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let here = graph.local_parts();
     let lock = |&part: &PartId| {
@@ -235,9 +241,11 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
         }
         Ok((part, graph.catalog_for_writing(part)?))
     };
-    let catalogs = wanted.iter().map(lock).collect::<Result<Vec<_>, StoreError>>()?;
+    let (device, wanted) = (&**graph.device(), Vec::from_iter(wanted.iter().copied()));
+    let catalogs = for_each(device, &wanted, lock);
+    let catalogs = catalogs.into_iter().collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
-    catalogs.into_iter().map(open).collect()
+    for_each_owned(device, catalogs, open).into_iter().collect()
 }
 
 impl OpenedPart {
@@ -245,8 +253,9 @@ impl OpenedPart {
     ///
     /// Fails with [`StoreError::OldRows`] for committed rows as older releases stored them.
     pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
+        let files = OpenFiles::default();
         graph.with_catalog(part, |catalog| {
-            let opened = Self::open(graph, part, catalog)?;
+            let opened = Self::open(graph, part, catalog, &files)?;
             let old = opened.tensors.iter().find_map(|tensor| {
                 let old = tensor.pending_for.iter().find(|of| **of <= opened.version);
                 old.map(|&version| (tensor.spec.name.clone(), version))
@@ -262,11 +271,12 @@ impl OpenedPart {
     /// deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
         let stored = settle(graph, part, &catalog)?;
-        let opened = Self::open(graph, part, catalog)?;
+        let files = OpenFiles::default();
+        let opened = Self::open(graph, part, catalog, &files)?;
         // First, so that what a crash has left is not in the way.
         opened.remove_orphans(graph, &stored)?;
         match bring_forward(graph, part, &opened)? {
-            true => Self::open(graph, part, opened.catalog),
+            true => Self::open(graph, part, opened.catalog, &files),
             false => Ok(opened),
         }
     }
@@ -277,12 +287,20 @@ impl OpenedPart {
             OpenMode::Read => Self::to_read(graph, part),
             OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
             // As it is: what a fetch has left is continued.
-            OpenMode::Follow => Self::open(graph, part, graph.catalog_for_writing(part)?),
+            OpenMode::Follow => {
+                let catalog = graph.catalog_for_writing(part)?;
+                Self::open(graph, part, catalog, &OpenFiles::default())
+            }
         }
     }
 
-    /// Opens the files of a partition at its version.
-    fn open(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
+    /// Opens the files of a partition at its version, but for those among `files`.
+    fn open(
+        graph: &Graph,
+        part: PartId,
+        catalog: Catalog,
+        files: &OpenFiles,
+    ) -> Result<Self, StoreError> {
         let version = catalog.current_version()?;
         let prepared = catalog.prepared_version()?;
         let next = version.saturating_add(1);
@@ -297,11 +315,19 @@ impl OpenedPart {
             });
         }
         let open = |spec: &TensorSpec| {
-            let segment = graph.segment_at(&catalog, part, spec, version)?;
-            let deltas = graph.deltas_at(&catalog, part, spec, version)?;
+            let (base, record) = graph.segment_record(&catalog, part, spec, version)?;
+            let open_base = || graph.open_base(part, spec, base, &record);
+            let segment = files.get_or_open(&record, open_base)?;
+            let open_delta = |delta: &DeltaRecord| {
+                files.get_or_open(&delta.record, || graph.open_delta(part, spec, delta))
+            };
+            let mut deltas = Vec::new();
+            for delta in catalog.deltas_at(&spec.name, version)? {
+                deltas.push((delta.first, open_delta(&delta)?));
+            }
             let delta = prepared.map(|of| catalog.prepared_delta(&spec.name, of.number));
             let delta = delta.transpose()?.flatten();
-            let prepared = delta.map(|it| graph.open_delta(part, spec, &it)).transpose()?;
+            let prepared = delta.map(|delta| open_delta(&delta)).transpose()?;
             let pending_for =
                 pending_versions(&catalog, spec, segment.identity().version, version)?;
             let uuid = graph.meta().tensor_uuid(&spec.name);
@@ -333,7 +359,7 @@ impl OpenedPart {
         Ok(n_rows)
     }
 
-    fn segments(&self) -> impl Iterator<Item = &Segment> {
+    fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         self.tensors.iter().flat_map(OpenedTensor::segments)
     }
 
@@ -351,7 +377,7 @@ impl OpenedPart {
             for (first, delta) in tensor.deltas {
                 layers.push(Layer::open(delta, first, reader)?);
             }
-            let open_prepared = |delta: Segment| {
+            let open_prepared = |delta: Arc<Segment>| {
                 let version = delta.identity().version;
                 Layer::open(delta, version, reader)
             };
@@ -377,10 +403,11 @@ impl OpenedPart {
 
     /// Removes files that a compaction did not finish, and segments that none needs any more.
     ///
-    /// A file of a later version than the partition's goes to quarantine, unless its rows are still
-    /// pending. No crash leaves one, but a catalog that was restored from an old copy does, and
-    /// nothing else may have its rows. A file of a tensor that `stored` does not list goes there
-    /// too. So does all that a repair was to put there when it was cut off.
+    /// A file of a later version than the partition's goes only where all of it is still pending.
+    /// Else nothing is written, with [`StoreError::LaterFile`]: no crash leaves such a file, but a
+    /// catalog that was restored from an old copy does, and nothing else may have its rows. A file
+    /// of a tensor that `stored` does not list goes to quarantine. So does all that a repair was to
+    /// put there when it was cut off.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         let is_repaired = !self.catalog.has_losses()?;
@@ -391,15 +418,13 @@ impl OpenedPart {
             let of = self.tensors.iter().find_map(|tensor| {
                 let of = version_of_file(name, &tensor.spec.name);
                 let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
-                // The rows that a commit was writing are still pending.
-                let is_known = of <= version || tensor.pending_for.contains(&of);
-                Some((of, is_known && is_repaired))
+                Some((of, &tensor.spec))
             });
-            let Some((of, is_known)) = of else {
+            let Some((of, spec)) = of else {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
                 match (tensor, unfinished) {
                     (None, _) => {}
-                    (Some(_), Some(_)) => drop(remove_unpinned(device, &path)),
+                    (Some(_), Some(_)) => discard(device, &path),
                     (Some(_), None) => set_unlisted_aside(device, &path)?,
                 }
                 continue;
@@ -407,14 +432,20 @@ impl OpenedPart {
             if unfinished.is_none() && self.segments().any(|segment| segment.path() == path) {
                 continue;
             }
-            if unfinished.is_none() && !is_known {
+            if unfinished.is_some() {
+                // No reader opens it, and after a move that was cut off it may be another name of a
+                // file that is read.
+                discard(device, &path);
+            } else if !is_repaired {
                 let to = quarantine(device, &path)?;
+                let (path, to) = (path.display(), to.display());
                 tracing::warn!(
-                    "{}: of version {of}, and no record of the catalog, of version {version}, \
-                     names it: is that an old copy, or a repair to be finished? moved to {}",
-                    path.display(),
-                    to.display()
+                    "{path}: a repair is to be finished that uses it not; moved to {to}"
                 );
+            } else if of > version
+                && !holds_only_pending(graph, self.part, &self.catalog, spec, name, of)?
+            {
+                return Err(StoreError::LaterFile { file: path, version: of, committed: version });
             } else if !remove_unpinned(device, &path) {
                 tracing::debug!("{}: still read from; left for later", path.display());
             }

@@ -1,7 +1,10 @@
 //! Does the same over several partitions concurrently: each waits for a sync of its own.
 
 use std::panic::resume_unwind;
+use std::sync::Mutex;
 use std::thread;
+
+use lodestore_graph::lock::IgnorePoison;
 
 use crate::file_system::FileSystem;
 
@@ -42,6 +45,17 @@ pub(super) fn for_each<T: Sync, R: Send>(
     })
 }
 
+/// Does as [`for_each`], with items that `each` keeps.
+pub(super) fn for_each_owned<T: Send, R: Send>(
+    device: &dyn FileSystem,
+    items: Vec<T>,
+    each: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|it| Mutex::new(Some(it))).collect();
+    let take = |item: &Mutex<Option<T>>| item.lock().ignore_poison().take().map(&each);
+    for_each(device, &items, take).into_iter().flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,10 +65,9 @@ mod tests {
     fn results_come_in_the_order_of_their_items() {
         for n in [0, 1, 2, 15, 16, 17, 33, 100] {
             let items: Vec<usize> = (0..n).collect();
-            assert_eq!(
-                for_each(&Disk, &items, |item| item * 2),
-                (0..n).map(|i| i * 2).collect::<Vec<_>>()
-            );
+            let doubled: Vec<usize> = (0..n).map(|i| i * 2).collect();
+            assert_eq!(for_each(&Disk, &items, |item| item * 2), doubled);
+            assert_eq!(for_each_owned(&Disk, items, |item| item * 2), doubled);
         }
     }
 }

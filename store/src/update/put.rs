@@ -33,6 +33,32 @@ impl GraphHandle {
     ///
     /// Threads that put concurrently share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
+        self.put(tensor, ids, rows, None)
+    }
+
+    /// Puts rows as [`GraphHandle::put_rows`], once: where the put of the number `put_id` was done
+    /// before, also by an earlier process, nothing is written. Then the version is that of the
+    /// first time.
+    ///
+    /// A number is remembered by each partition that has rows of its put, until two versions later.
+    /// No two puts with one number may run concurrently.
+    pub fn put_rows_once(
+        &self,
+        put_id: u128,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &[u8],
+    ) -> Result<u32, StoreError> {
+        self.put(tensor, ids, rows, Some(put_id))
+    }
+
+    fn put(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        rows: &[u8],
+        put_id: Option<u128>,
+    ) -> Result<u32, StoreError> {
         self.check_process()?;
         let routed = self.route_put(tensor, ids, rows)?;
         let _shared = self.gate.read().ignore_poison();
@@ -44,14 +70,21 @@ impl GraphHandle {
             part.check_is_not_sealed()?;
             part.catalog.check_takes_writes()?;
         }
-        let put = |put: &PartRows<'_>| {
+        let put_part = |put: &PartRows<'_>| {
             let version = put.part.puts_for.load(Ordering::Acquire);
-            put.part.tensors[position].put(version, &put.rows).map(|()| version)
+            if let Some(id) = put_id
+                && let Some(before) = put.part.version_of_put(id, version)?
+            {
+                return Ok(before);
+            }
+            put.part.tensors[position].put(version, &put.rows, put_id).map(|()| version)
         };
-        let results = for_each(&**self.graph.device(), &by_part, put);
+        let results = for_each(&**self.graph.device(), &by_part, put_part);
+        if results.is_empty() {
+            return Ok(self.version().saturating_add(1));
+        }
         // The highest: committed through it, the rows of all partitions are visible.
-        let none = self.version().saturating_add(1);
-        results.into_iter().try_fold(none, |highest, version| Ok(version?.max(highest)))
+        results.into_iter().try_fold(0, |highest, version| Ok(version?.max(highest)))
     }
 
     /// Checks a put and finds where each row goes, by partition.
@@ -101,10 +134,24 @@ impl GraphHandle {
     }
 }
 
+impl PartHandle {
+    /// Returns the version that a put was for which was done before a put for `version`; `None`
+    /// where it was not.
+    fn version_of_put(&self, id: u128, version: u32) -> Result<Option<u32>, StoreError> {
+        let oldest = self.version().min(version);
+        self.catalog.version_of_put(id, oldest..=version)
+    }
+}
+
 impl TensorHandle {
     /// Puts rows for `version`: on disk, and then in the list of what is pending.
-    fn put(&self, version: u32, rows: &[(RowIdx, &[u8])]) -> Result<(), StoreError> {
-        self.catalog().put_rows(&self.spec().name, version, rows.iter().copied())?;
+    fn put(
+        &self,
+        version: u32,
+        rows: &[(RowIdx, &[u8])],
+        id: Option<u128>,
+    ) -> Result<(), StoreError> {
+        self.catalog().put_rows(&self.spec().name, version, rows.iter().copied(), id)?;
         self.add(version, rows.iter().map(|&(row, _)| row));
         Ok(())
     }

@@ -7,7 +7,7 @@ use lodestore_graph::PartId;
 
 use super::{GraphHandle, TensorHandle};
 use crate::error::StoreError;
-use crate::layers::LayerIndex;
+use crate::layers::{LayerIndex, LayerSpan};
 use crate::new_file::discard;
 use crate::plan::{DiskProfile, ReadPlan};
 use crate::reader::{self, ReaderKind, RowReader, gather_mapped};
@@ -77,12 +77,24 @@ impl TensorVersion {
         Some(Self::new(version, self.layers[..n_kept].to_vec()))
     }
 
-    /// Returns the number of deltas up to `version`; `None` where no delta is after it, or it cannot
-    /// be read.
-    pub(super) fn deltas_up_to(&self, version: u32) -> Option<usize> {
-        let n_kept = self.layers.partition_point(|layer| layer.version() <= version);
-        let next = self.layers.get(n_kept)?;
-        (next.first_version() > version).then_some(n_kept).and_then(|it| it.checked_sub(1))
+    /// Returns the versions and rows of each layer, oldest first.
+    pub(super) fn spans(&self) -> Vec<LayerSpan> {
+        let span = |layer: &Arc<Layer>| LayerSpan {
+            first: layer.first_version(),
+            last: layer.version(),
+            n_rows: layer.n_rows(),
+        };
+        self.layers.iter().map(span).collect()
+    }
+
+    /// Returns the oldest of these layers as a tensor of the version that they are of.
+    pub(super) fn oldest_layers(&self, n_layers: usize) -> Self {
+        if n_layers == self.layers.len() {
+            return self.clone();
+        }
+        let layers = self.layers[..n_layers].to_vec();
+        let version = layers[n_layers - 1].version();
+        Self::new(version, layers)
     }
 
     /// Returns the version.
@@ -173,11 +185,6 @@ impl TensorVersion {
     pub(crate) fn is_mapped(&self) -> bool {
         self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
     }
-
-    /// Returns the rows of each delta, oldest first.
-    pub(super) fn delta_sizes(&self) -> Vec<u64> {
-        self.layers[1..].iter().map(|layer| layer.n_rows()).collect()
-    }
 }
 
 impl LayerRows {
@@ -207,11 +214,11 @@ pub struct Layer {
 impl Layer {
     /// Opens the reader of a segment that has rows of the versions from `first` to its own.
     pub(super) fn open(
-        segment: Segment,
+        segment: impl Into<Arc<Segment>>,
         first: u32,
         kind: ReaderKind,
     ) -> Result<Arc<Self>, StoreError> {
-        let segment = Arc::new(segment);
+        let segment = segment.into();
         let reader = reader::open(Arc::clone(&segment), kind)?;
         Ok(Arc::new(Self { first, segment, reader }))
     }

@@ -67,7 +67,7 @@ impl<'a> CatalogCheck<'a> {
             Pair::Identity | Pair::Version => None,
             // Of a repair that was cut off; the next one reports them.
             Pair::Losses(_) => None,
-            Pair::Holders | Pair::Commit | Pair::Changed | Pair::Joined => None,
+            Pair::Holders | Pair::Commit | Pair::Changed | Pair::Joined | Pair::PutId => None,
             Pair::GraphCopy(text) => {
                 let differs = !is_copy(text, self.graph.meta());
                 differs.then(|| "its copy of graph.toml is another".to_owned())

@@ -16,10 +16,11 @@ mod walk;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 use lodestore_graph::PartId;
+use lodestore_graph::lock::IgnorePoison;
 use serde::Serialize;
 
 use crate::error::StoreError;
@@ -167,10 +168,7 @@ pub(crate) fn read_back_while(
     identity: &SegmentIdentity,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Segment, StoreError> {
-    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
-    file.drop_cached().map_err(StoreError::io(path, "drop what memory holds of"))?;
-    drop(file);
-    let segment = Segment::open(device, path, identity)?;
+    let segment = open_from_disk(device, path, identity)?;
     let (n_pages, mut buffer, mut fault) = (segment.layout().n_pages(), Vec::new(), None);
     for first in (0..n_pages).step_by(STRETCH_PAGES as usize) {
         if go_on().is_break() {
@@ -183,6 +181,37 @@ pub(crate) fn read_back_while(
         fault.take().map_or(Ok(()), Err)?;
     }
     Ok(segment)
+}
+
+/// Reads back as [`read_back`], by several threads: a commit waits for it.
+pub(crate) fn read_back_fast(
+    device: &dyn FileSystem,
+    path: &Path,
+    identity: &SegmentIdentity,
+) -> Result<Segment, StoreError> {
+    let segment = open_from_disk(device, path, identity)?;
+    let n_stretches = segment.layout().n_pages().div_ceil(STRETCH_PAGES);
+    let n_threads = match device.waits() {
+        true => usize::try_from(n_stretches).unwrap_or(usize::MAX).min(n_threads()),
+        false => 1,
+    };
+    let fault = Mutex::new(None);
+    check_segment(&segment, n_threads, &|_, error| {
+        fault.lock().ignore_poison().get_or_insert(error);
+    });
+    fault.into_inner().ignore_poison().map_or(Ok(segment), Err)
+}
+
+/// Opens a segment after what memory holds of its file was dropped.
+fn open_from_disk(
+    device: &dyn FileSystem,
+    path: &Path,
+    identity: &SegmentIdentity,
+) -> Result<Segment, StoreError> {
+    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+    file.drop_cached().map_err(StoreError::io(path, "drop what memory holds of"))?;
+    drop(file);
+    Segment::open(device, path, identity)
 }
 
 /// Checks all pages of a segment, and its row groups, with `n_threads` threads. In any order,

@@ -165,6 +165,33 @@ fn commits_in_two_steps_hold_whatever_happens() {
 }
 
 #[test]
+fn folds_that_keep_versions_hold_whatever_happens() {
+    const OPS: &[Op] = &[
+        Op::Keep(2),
+        COMPACT,
+        Op::Pin,
+        Op::Put { tensor: 1, nodes: 0b1 },
+        Op::Commit,
+        COMPACT,
+        Op::Gather,
+        Op::Reopen,
+        FOLD,
+        Op::Verify,
+    ];
+    let before = [
+        Op::Reopen,
+        Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
+        Op::Put { tensor: 1, nodes: ALL },
+        Op::Commit,
+        Op::Put { tensor: 1, nodes: 0b11 },
+        Op::Commit,
+        Op::Put { tensor: 0, nodes: 0b11 },
+        Op::Commit,
+    ];
+    Updates::new("folds that keep versions", &before, OPS).sweep();
+}
+
+#[test]
 fn compactions_hold_whatever_happens() {
     const OPS: &[Op] = &[
         COMPACT,

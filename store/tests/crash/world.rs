@@ -13,7 +13,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::crash::CrashDevice;
 use lodestore_store::file_system::{Access, FileSystem};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
-use lodestore_store::update::Folding;
+use lodestore_store::update::{Folding, KeepRule};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{
     EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, View,
@@ -49,6 +49,8 @@ pub(crate) enum Op {
         /// Rows that become one file.
         what: Folding,
     },
+    /// Has folds keep as many of the newest versions readable, until the graph is opened again.
+    Keep(u32),
     /// Removes what compactions have left.
     Sweep,
     /// Reads everything in every way.
@@ -105,6 +107,10 @@ impl World {
             Op::Prepare => self.prepare(),
             Op::Publish => self.publish(),
             Op::Compact { part, what } => self.compact(*part, *what),
+            Op::Keep(n_versions) => self.with_live(|live| {
+                live.set_keep_rule(KeepRule { n_versions: *n_versions, ..KeepRule::NEWEST });
+                Ok(())
+            }),
             Op::Sweep => self.with_live(|live| live.sweep().map(drop)),
             Op::Gather => return self.gather(had_struck),
             Op::Pin => self.pin(),

@@ -140,9 +140,6 @@ impl FileReader for StillFile {
     fn pin(&self) -> io::Result<()> {
         Ok(())
     }
-    fn is_pinned(&self) -> io::Result<bool> {
-        Ok(false)
-    }
 }
 
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -13,7 +14,7 @@ use lodestore_server::{PolicyKind, PreloadChoice, TlsFiles, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
 
 use super::follow::FollowTarget;
-use crate::flags::parse_size;
+use crate::flags::{parse_size, parse_time};
 use crate::log::{LogFormat, LogLevel};
 use crate::security_args::check_key;
 use crate::small_file::read_small_file;
@@ -95,6 +96,17 @@ pub(super) struct ServeSettings {
     /// Over TCP it needs --token-file, --tls-client-ca or --insecure, and so does --local-parts.
     #[arg(long)]
     pub(super) writable: bool,
+    /// With --writable: keep the newest N versions readable by their number when files are folded;
+    /// 2 unless given. Each costs the room of the rows that later versions have changed.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(deserialize_with = "versions")]
+    pub(super) keep_versions: Option<u32>,
+    /// With --writable: keep every version readable for this long after the next one was committed,
+    /// such as 30s, 10m, 12h or 7d; 10m unless given, 0 for not at all. Of very frequent commits the
+    /// newest 32 versions are kept so.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    #[serde(deserialize_with = "time")]
+    pub(super) keep_for: Option<Duration>,
     /// Follow the partitions of these servers, which write them: fetch each version that they
     /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
     /// are served as they come. The folder may be empty, or have followed them before.
@@ -199,6 +211,8 @@ impl ServeSettings {
             state_dir: self.state_dir.or(file.state_dir),
             volatile: either(self.volatile, file.volatile),
             writable: self.writable || file.writable,
+            keep_versions: self.keep_versions.or(file.keep_versions),
+            keep_for: self.keep_for.or(file.keep_for),
             follow: either(self.follow, file.follow),
             follow_interval: self.follow_interval.or(file.follow_interval),
             disk: self.disk.or(file.disk),
@@ -311,6 +325,18 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Er
         Size::Bytes(bytes) => Ok(Some(bytes)),
         Size::Text(text) => parse_size(&text).map(Some).map_err(de::Error::custom),
     }
+}
+
+fn versions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    match u32::deserialize(deserializer)? {
+        0 => Err(de::Error::custom("expected 1 or more versions, found 0")),
+        versions => Ok(Some(versions)),
+    }
+}
+
+/// Reads a time as its flag does.
+fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    parse_time(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
 fn shards<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {

@@ -37,7 +37,8 @@ fn a_flag_goes_before_each_setting_of_the_file() {
         follow-token-file = 'd'\nfollow-tls-ca = 'e'\ndisk = '1GiB'\npublish = 's3://f/f'\n\
         publish-within = 77\nlog-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\
         tls-cert = 'i'\ntls-key = 'j'\ntls-client-ca = 'k'\nregister = 'etcd:10.1.1.1:4/l'\n\
-        advertise = '10.1.1.1:5'\nmetrics-insecure = true\nwritable = true\ninsecure = true\n";
+        advertise = '10.1.1.1:5'\nmetrics-insecure = true\nwritable = true\ninsecure = true\n\
+        keep-versions = 3\nkeep-for = '1h'\n";
     let flags = || read(other).unwrap();
     assert_eq!(format!("{:?}", flags().or(file())), format!("{:?}", flags()));
     // Either way of naming partitions goes before both of the file.
@@ -53,6 +54,8 @@ fn the_documented_file_names_every_setting_and_the_defaults() {
     assert_eq!(found.listen.unwrap().to_string(), super::DEFAULT_ADDRESS);
     assert_eq!(found.memory, Some(defaults.tier_bytes));
     assert_eq!(found.policy, Some(defaults.policy));
+    assert_eq!(found.keep_versions, Some(defaults.keep.n_versions));
+    assert_eq!(found.keep_for, Some(defaults.keep.age));
     assert_eq!((found.metrics, defaults.metrics), (None, None));
     assert_eq!(found.log_level, Some(LogLevel::default()));
     assert_eq!(found.log_format, Some(LogFormat::default()));

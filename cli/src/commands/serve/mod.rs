@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
 use lodestore_server::{Server, ServerConfig};
+use lodestore_store::update::KeepRule;
 use serde::Serialize;
 use signal_hook::low_level;
 
@@ -125,6 +126,10 @@ impl ServeArgs {
             state_dir: settings.state_dir.clone(),
             volatile: settings.volatile.clone(),
             writable: settings.writable,
+            keep: KeepRule {
+                n_versions: settings.keep_versions.unwrap_or(defaults.keep.n_versions),
+                age: settings.keep_for.unwrap_or(defaults.keep.age),
+            },
             follow: settings.writers(),
             token,
             admin_token,

@@ -116,7 +116,7 @@ impl Shard {
                 return Ok(VersionId::new(pending.max(version), fixed));
             }
             let committed = partitions.live.commit_through(asked)?;
-            if partitions.live_tensors().any(|(_, _, tensor)| tensor.pays_to_fold()) {
+            if partitions.live.pays_to_fold() {
                 runs.ask(Folding::WherePays);
             }
             Ok(committed)
@@ -236,7 +236,8 @@ impl Shard {
         let partitions = Arc::clone(&self.plan.partitions);
         let put = move || {
             let name = &partitions.tensors[usize::from(tensor)].description.name;
-            let put = partitions.live.put_rows(name, &rows.ids, &rows.frame);
+            // A put whose answer was lost with an earlier server is not done again.
+            let put = partitions.live.put_rows_once(key.id, name, &rows.ids, &rows.frame);
             (put, rows)
         };
         let called = match place.call(put) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::request::{CommitStep, PullKind, Push};
 use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
-use lodestore_store::update::Folding;
+use lodestore_store::update::{Folding, KeepRule};
 
 use super::wire::PlainConnection;
 use crate::config::ServerConfig;
@@ -20,6 +20,7 @@ fn serve(graph: &Path) -> (Server, PlainConnection) {
         n_shards: 2,
         writable: true,
         insecure: true,
+        keep: KeepRule::NEWEST,
         ..ServerConfig::new(graph)
     };
     let server = Server::start(&config).unwrap();

@@ -255,14 +255,6 @@ impl FileReader for CrashReader {
             Ok(())
         })
     }
-
-    fn is_pinned(&self) -> io::Result<bool> {
-        let mut state = self.device.lock();
-        state.perform(Operation::Pin, |state| {
-            let own = u32::from(self.is_pinned.load(Ordering::Relaxed));
-            Ok(*state.n_pins(self.node)? > own)
-        })
-    }
 }
 
 impl Drop for CrashReader {

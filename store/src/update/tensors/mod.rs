@@ -26,7 +26,7 @@ use uuid::Uuid;
 use super::garbage::Retired;
 use super::transfer::busy;
 use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersion};
-use crate::catalog::{Catalog, SegmentRecord};
+use crate::catalog::{Catalog, SegmentRecord, lock_folder};
 use crate::codec::SegmentCodec;
 use crate::error::StoreError;
 use crate::file_system::{FileSystem, Guard};
@@ -151,7 +151,7 @@ impl GraphHandle {
     /// Fails with [`StoreError::TensorRefused`] for `tensor` while one is on its way.
     fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
         let dir = self.graph.dir();
-        let guard = self.graph.device().lock(dir).map_err(StoreError::io(dir, "lock"))?;
+        let guard = lock_folder(&**self.graph.device(), dir)?;
         let Some(coming) = Arrival::folders_in(&self.graph)?.into_iter().next() else {
             return Ok(guard);
         };

@@ -63,7 +63,7 @@ fn a_pending_row_of_another_length_is_reported_and_not_committed() {
     let live = writer(&ring);
     put(&live, "feat", &[1, 2, 3], 1);
     let tensor = live.tensor(PartId(0), 1).unwrap();
-    tensor.catalog().put_rows("feat", 2, [(RowIdx(2), &[1u8; 98][..])]).unwrap();
+    tensor.catalog().put_rows("feat", 2, [(RowIdx(2), &[1u8; 98][..])], None).unwrap();
     let error = live.commit_version().unwrap_err();
     assert!(matches!(&error, StoreError::DamagedPending { row: RowIdx(2), .. }), "{error}");
     assert!(error.to_string().contains("found 98 bytes"), "{error}");
@@ -101,7 +101,7 @@ fn pending_rows_that_no_put_can_have_written_are_refused() {
         let graph = Graph::open(&ring.out()).unwrap();
         let dir = graph.part_dir(PartId(0)).join("catalog");
         let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(0)).unwrap();
-        catalog.put_rows("feat", version, [(RowIdx(row), &[1u8; 99][..])]).unwrap();
+        catalog.put_rows("feat", version, [(RowIdx(row), &[1u8; 99][..])], None).unwrap();
         drop(catalog);
         for mode in [OpenMode::Read, OpenMode::Write] {
             let error = match (open(&ring.out(), mode), opens) {

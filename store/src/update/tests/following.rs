@@ -345,6 +345,39 @@ fn a_writer_that_has_lost_a_layer_is_refused_and_one_that_has_folded_it_is_not()
     pair.assert_same(&follower);
 }
 
+/// A version's files may change without its rows: the writer removes those that it has folded.
+#[test]
+fn a_fold_at_the_version_that_a_follower_has_is_taken_over() {
+    let pair = Pair::new();
+    let follower = pair.follower();
+    for seq in 1..4 {
+        put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<u32>>(), seq);
+        pair.writer.commit_version().unwrap();
+    }
+    pair.follow(&follower);
+    compact(&pair.writer);
+    let layers = |live: &GraphHandle, part: PartId| -> Vec<_> {
+        let current = live.tensor(part, 1).unwrap().current();
+        current.layers().iter().map(|layer| *layer.segment().digest()).collect()
+    };
+    for part in (0..N_PARTS).map(PartId) {
+        let manifest = pair.fetch(&follower, part, usize::MAX);
+        assert_eq!(Some(manifest.version()), follower.part_version(part));
+        assert_ne!(layers(&follower, part), layers(&pair.writer, part));
+        assert!(follower.install(&manifest).unwrap(), "its files are others");
+        assert_eq!(layers(&follower, part), layers(&pair.writer, part));
+        assert!(!follower.install(&manifest).unwrap(), "nothing is new");
+    }
+    pair.assert_same(&follower);
+    let (dir, version) = (pair.folder(), follower.version());
+    drop(follower);
+    let report = crate::verify::verify(&dir, &mut |_, _| {}).unwrap();
+    assert!(report.ok, "{report:?}");
+    let follower = pair.follower();
+    assert_eq!(follower.version(), version);
+    pair.assert_same(&follower);
+}
+
 fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in from.read_dir().unwrap() {

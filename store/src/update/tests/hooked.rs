@@ -18,13 +18,14 @@ const PART: PartId = PartId(1);
 
 /// An operation that is hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Open,
     Rename,
+    Lock,
 }
 
-/// The disk, with a function that runs before some operations.
-struct Hooked<F>(F);
+/// The disk, with a function that runs before some operations, and may refuse them.
+pub(super) struct Hooked<F>(pub(super) F);
 
 impl<F> fmt::Debug for Hooked<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,9 +33,9 @@ impl<F> fmt::Debug for Hooked<F> {
     }
 }
 
-impl<F: Fn(Step, &Path) + Send + Sync> FileSystem for Hooked<F> {
+impl<F: Fn(Step, &Path) -> io::Result<()> + Send + Sync> FileSystem for Hooked<F> {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
-        (self.0)(Step::Open, path);
+        (self.0)(Step::Open, path)?;
         Disk.open(path)
     }
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
@@ -50,7 +51,7 @@ impl<F: Fn(Step, &Path) + Send + Sync> FileSystem for Hooked<F> {
         Disk.exists(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        (self.0)(Step::Rename, from);
+        (self.0)(Step::Rename, from)?;
         Disk.rename(from, to)
     }
     fn replace(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -69,6 +70,7 @@ impl<F: Fn(Step, &Path) + Send + Sync> FileSystem for Hooked<F> {
         Disk.sync(path)
     }
     fn lock(&self, dir: &Path) -> io::Result<Guard> {
+        (self.0)(Step::Lock, dir)?;
         Disk.lock(dir)
     }
     fn key_values(&self, dir: &Path, access: Access) -> io::Result<Box<dyn KeyValues>> {
@@ -79,7 +81,7 @@ impl<F: Fn(Step, &Path) + Send + Sync> FileSystem for Hooked<F> {
 /// Opens a graph for writing with a hook.
 fn open_hooked(
     ring: &Ring,
-    hook: impl Fn(Step, &Path) + Send + Sync + 'static,
+    hook: impl Fn(Step, &Path) -> io::Result<()> + Send + Sync + 'static,
 ) -> Arc<GraphHandle> {
     let graph = Graph::open_on(Arc::new(Hooked(hook)), &ring.out()).unwrap();
     let options = OpenOptions::default();
@@ -96,6 +98,7 @@ fn a_partition_that_is_given_up_is_locked_until_it_has_its_other_name() {
         if step == Step::Rename && path.ends_with("part-001") {
             seen.store(Disk.lock(path).is_err(), Ordering::Relaxed);
         }
+        Ok(())
     });
     let mut copy = live.begin_copy(PART).unwrap();
     copy.seal().unwrap();
@@ -119,6 +122,7 @@ fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
                 copying.as_mut().unwrap().seal().unwrap();
             }
         }
+        Ok(())
     });
     put(&live, "feat", &live.graph().book().range(PART).collect::<Vec<u32>>(), 1);
     live.commit_version().unwrap();
@@ -133,4 +137,39 @@ fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
     drop(copying.lock().unwrap().take());
     live.compact(Some(PART), Some("feat"), Folding::All, &mut go_on).unwrap();
     assert!(left("feat.v2.seg"));
+}
+
+/// An opening of many files takes longer than the time between two folds, so that a file of each
+/// look is gone before it is opened.
+#[test]
+fn an_opening_beside_folds_opens_no_file_twice_and_ends() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    let opened = Arc::new(Mutex::new(Vec::<String>::new()));
+    let (seen, folds) = (Arc::clone(&opened), Arc::new(Mutex::new(0u32)));
+    let hook = move |step, path: &Path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if step != Step::Open || !(name.ends_with(".seg") || name.ends_with(".delta")) {
+            return Ok(());
+        }
+        let mut folds = folds.lock().unwrap();
+        // More often than a catalog is read again.
+        if name.starts_with("feat") && *folds < 7 {
+            *folds += 1;
+            put(&live, "feat", &[1], *folds);
+            live.commit_version().unwrap();
+            compact(&live);
+        }
+        seen.lock().unwrap().push(name);
+        Ok(())
+    };
+    let graph = Graph::open_on(Arc::new(Hooked(hook)), &ring.out()).unwrap();
+    let options = OpenOptions::default();
+    let reader = GraphHandle::open(graph, None, OpenMode::Read, &options).unwrap();
+    assert_eq!(seqs(&latest(&Arc::new(reader)), "feat")[1], 7);
+    let mut opened = std::mem::take(&mut *opened.lock().unwrap());
+    let n_opened = opened.len();
+    opened.sort();
+    opened.dedup();
+    assert_eq!(opened.len(), n_opened, "opened twice: {opened:?}");
 }

@@ -10,7 +10,9 @@ use super::Walk;
 use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
+use crate::file_system::LOCK_FILE;
 use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir};
+use crate::new_file::PROBE_NAMES;
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use crate::quarantine::QUARANTINE_DIR;
 
@@ -29,7 +31,8 @@ impl Walk<'_> {
         }
         let parts = self.graph.book().parts().map(|part| self.graph.part_dir(part));
         let mut known: BTreeSet<String> = parts.filter_map(|dir| name_of(&dir)).collect();
-        known.extend([META_FILE, DEVICE_FILE, QUARANTINE_DIR, HOT_ROWS_DIR].map(str::to_owned));
+        let ours = [META_FILE, DEVICE_FILE, QUARANTINE_DIR, HOT_ROWS_DIR, LOCK_FILE];
+        known.extend(ours.map(str::to_owned));
         self.list_unknown(META_ORDER, dir, &known);
     }
 
@@ -39,7 +42,8 @@ impl Walk<'_> {
         let halo = self.graph.halo_path(PartId(0));
         let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
         let mut known: BTreeSet<String> = paths.into_iter().flatten().collect();
-        known.insert(QUARANTINE_DIR.to_owned());
+        let [probe, moved_probe] = PROBE_NAMES;
+        known.extend([QUARANTINE_DIR, LOCK_FILE, probe, moved_probe].map(str::to_owned));
         let prepared = catalog.prepared_version().ok().flatten().map_or(0, |it| it.number);
         for tensor in &self.graph.meta().tensors {
             let deltas = catalog.deltas(&tensor.name).unwrap_or_default().into_iter();

@@ -1,0 +1,89 @@
+//! Versions that stay readable by their number, whatever is committed and folded.
+
+use std::time::Duration;
+
+use super::*;
+use crate::update::KeepRule;
+use crate::update::keep::KEPT_BY_AGE_MAX;
+
+const N_NODES: u32 = 60;
+
+/// Commits the next version, which changes every row of `feat`, and node 1 of `mark` now and then.
+fn commit(live: &GraphHandle) -> u32 {
+    let version = live.version() + 1;
+    put(live, "feat", &(0..N_NODES).collect::<Vec<u32>>(), version);
+    if version.is_multiple_of(3) {
+        put(live, "mark", &[1], version);
+    }
+    live.commit_version().unwrap();
+    version
+}
+
+/// Returns the versions that can be read, each as it was committed.
+fn readable(live: &Arc<GraphHandle>) -> Vec<u32> {
+    let is_readable = |&version: &u32| {
+        let Ok(store) = at(live, version) else { return false };
+        let expected = if version == 1 { 0 } else { version as u8 };
+        assert_eq!(seqs(&store, "feat"), vec![expected; N_NODES as usize], "version {version}");
+        assert_eq!(u32::from(seqs(&store, "mark")[1]), version / 3 * 3, "version {version}");
+        true
+    };
+    (1..=live.version()).filter(is_readable).collect()
+}
+
+fn opened_again(ring: &Ring, live: Arc<GraphHandle>) -> Arc<GraphHandle> {
+    drop(Arc::into_inner(live).expect("no reader is left"));
+    writer(ring)
+}
+
+#[test]
+fn the_newest_versions_are_kept_over_folds_and_openings() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    live.set_keep_rule(KeepRule { n_versions: 4, ..KeepRule::NEWEST });
+    for _ in 0..12 {
+        commit(&live);
+        compact(&live);
+    }
+    assert_eq!(readable(&live), [10, 11, 12, 13]);
+    let live = opened_again(&ring, live);
+    assert_eq!(readable(&live), [10, 11, 12, 13]);
+    compact(&live);
+    assert_eq!(readable(&live), [13], "by itself a graph keeps the newest version");
+}
+
+/// A commit folds where a tensor has very many layers; it must not try over and over in vain.
+#[test]
+fn more_versions_than_a_commit_leaves_layers_can_be_kept() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    live.set_keep_rule(KeepRule { n_versions: 80, ..KeepRule::NEWEST });
+    for _ in 0..100 {
+        commit(&live);
+    }
+    let readable = readable(&live);
+    assert!(readable.len() >= 80 && readable.len() < 101, "{readable:?}");
+    assert!(!live.pays_to_fold() || readable.len() < 100);
+}
+
+/// Times are those of the commits, which the catalogs have: a restart forgets none.
+#[test]
+fn versions_are_kept_by_their_age_over_openings() {
+    let ring = ring(N_NODES, 2, 2);
+    let by_age = |hours| KeepRule { n_versions: 1, age: Duration::from_hours(hours) };
+    let live = writer(&ring);
+    live.set_keep_rule(by_age(1000));
+    for _ in 0..40 {
+        commit(&live);
+    }
+    compact(&live);
+    let expected: Vec<u32> = (41 - KEPT_BY_AGE_MAX + 1..=41).collect();
+    assert_eq!(readable(&live), expected);
+    let live = opened_again(&ring, live);
+    live.set_keep_rule(by_age(1000));
+    compact(&live);
+    assert_eq!(readable(&live), expected);
+    live.set_keep_rule(by_age(0));
+    compact(&live);
+    assert_eq!(readable(&live), [41]);
+}

@@ -1,0 +1,180 @@
+//! Files of a later version than the catalog's: what a crash has left is removed, and what was
+//! committed never is.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+use crate::repair::{RepairMode, RepairReport, repair};
+
+const N_NODES: u32 = 60;
+
+fn catalog_of(ring: &Ring, part: u16) -> PathBuf {
+    ring.out().join(format!("part-{part:03}/catalog"))
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = entry.map(|it| (it.path(), to.join(it.file_name()))).unwrap();
+        if from.is_dir() {
+            copy_all(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+/// Keeps a copy of the catalog of a partition that [`put_back`] puts in its place.
+fn keep_copy(ring: &Ring, part: u16) -> PathBuf {
+    let copy = ring.dir.path().join(format!("old-{part}"));
+    let _ = fs::remove_dir_all(&copy);
+    copy_all(&catalog_of(ring, part), &copy);
+    copy
+}
+
+fn put_back(ring: &Ring, part: u16, copy: &Path) {
+    fs::remove_dir_all(catalog_of(ring, part)).unwrap();
+    copy_all(copy, &catalog_of(ring, part));
+}
+
+fn repaired(dir: &Path) -> RepairReport {
+    let report = repair(dir, RepairMode::Apply, &mut |_, _| {}).unwrap();
+    assert_eq!(report.stopped, None, "{report:?}");
+    let again = repair(dir, RepairMode::Apply, &mut |_, _| {}).unwrap();
+    assert!(again.done.is_empty() && again.quarantined.is_empty(), "{again:?}");
+    report
+}
+
+fn assert_refused(ring: &Ring, of: u32, is: u32) {
+    let refused = open(&ring.out(), OpenMode::Write).unwrap_err();
+    let expected = matches!(
+        refused,
+        StoreError::LaterFile { version, committed, .. } if (version, committed) == (of, is)
+    );
+    assert!(expected, "{refused}");
+}
+
+/// A commit that was cut off before its record has left a file whose rows are pending.
+#[test]
+fn a_file_whose_rows_are_all_pending_is_removed() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 3, 5], 1);
+    drop(live);
+    let old = keep_copy(&ring, 0);
+    let live = writer(&ring);
+    live.commit_version().unwrap();
+    drop(live);
+    put_back(&ring, 0, &old);
+    let live = writer(&ring);
+    assert!(!ring.out().join("part-000/feat.v2.delta").exists());
+    assert_eq!(live.commit_version().unwrap(), 2);
+    assert_eq!(seqs(&latest(&live), "feat")[..6], [0, 1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn committed_rows_are_not_deleted_on_the_word_of_an_older_catalog() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    put(&live, "mark", &[5], 1);
+    drop(live);
+    let old = keep_copy(&ring, 0);
+    let live = writer(&ring);
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    drop(live);
+    put_back(&ring, 0, &old);
+    let file = ring.out().join("part-000/feat.v2.delta");
+    let bytes = fs::read(&file).unwrap();
+    for _ in 0..2 {
+        assert_refused(&ring, 2, 1);
+        assert!(fs::read(&file).unwrap() == bytes, "it stays where repair finds it");
+    }
+    drop(open(&ring.out(), OpenMode::Read).unwrap());
+    let report = repaired(&ring.out());
+    assert!(report.done.iter().any(|done| done.action.contains("prepared")), "{report:?}");
+    let live = writer(&ring);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 0, 0], "nobody has committed it here");
+    assert_eq!(live.commit_version().unwrap(), 2);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 1, 2]);
+    assert_eq!(seqs(&latest(&live), "mark")[5], 1);
+    drop(live);
+    assert!(ring.verify().ok);
+    assert_eq!(seqs(&latest(&writer(&ring)), "feat")[..3], [0, 1, 2]);
+}
+
+/// The same rows as those that are pending, with other bytes.
+#[test]
+fn a_file_with_another_value_of_a_pending_row_is_not_removed() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1, 2], 1);
+    drop(live);
+    let old = keep_copy(&ring, 0);
+    let live = writer(&ring);
+    put(&live, "feat", &[2], 2);
+    live.commit_version().unwrap();
+    drop(live);
+    put_back(&ring, 0, &old);
+    assert_refused(&ring, 2, 1);
+    // Its rows are given up as the message says; those that are pending count.
+    let dir = ring.out().join("part-000");
+    fs::create_dir(dir.join("quarantine")).unwrap();
+    fs::rename(dir.join("feat.v2.delta"), dir.join("quarantine/feat.v2.delta")).unwrap();
+    let live = writer(&ring);
+    live.commit_version().unwrap();
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 1, 1]);
+}
+
+#[test]
+fn a_version_that_another_partition_has_is_repaired_as_committed() {
+    let ring = ring(N_NODES, 2, 2);
+    let all: Vec<u32> = (0..N_NODES).collect();
+    let old = keep_copy(&ring, 0);
+    let live = writer(&ring);
+    put(&live, "feat", &all, 1);
+    live.commit_version().unwrap();
+    drop(live);
+    put_back(&ring, 0, &old);
+    assert_refused(&ring, 2, 1);
+    repaired(&ring.out());
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    assert_eq!((reader.version(), seqs(&latest(&reader), "feat")), (2, vec![1; 60]));
+    drop(reader);
+    let live = writer(&ring);
+    assert_eq!(live.commit_version().unwrap(), 3);
+}
+
+/// Nobody has committed a file that a crash has left beside a catalog which is lost then.
+#[test]
+fn a_file_that_no_catalog_has_named_is_prepared_unless_its_version_was_committed() {
+    let ring = ring(N_NODES, 2, 2);
+    let all: Vec<u32> = (0..N_NODES).collect();
+    let live = writer(&ring);
+    put(&live, "feat", &all, 1);
+    live.commit_version().unwrap();
+    drop(live);
+    let before = ring.dir.path().join("before");
+    copy_all(&ring.out(), &before);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 2);
+    live.commit_version().unwrap();
+    drop(live);
+    let name = "part-000/feat.v3.delta";
+    fs::copy(ring.out().join(name), before.join(name)).unwrap();
+    fs::remove_dir_all(before.join("part-000/catalog")).unwrap();
+    let report = repaired(&before);
+    assert!(report.done.iter().any(|done| done.file.ends_with(name)), "{report:?}");
+    let live = open(&before, OpenMode::Write).unwrap();
+    assert_eq!((live.version(), seqs(&latest(&live), "feat")[1]), (2, 1));
+    assert_eq!(live.commit_version().unwrap(), 3);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [1, 2, 1]);
+    drop(live);
+    // Where the other partition has the version, it was committed.
+    fs::remove_dir_all(catalog_of(&ring, 0)).unwrap();
+    repaired(&ring.out());
+    let reader = open(&ring.out(), OpenMode::Read).unwrap();
+    assert_eq!((reader.version(), seqs(&latest(&reader), "feat")[1]), (3, 2));
+}

@@ -1,0 +1,36 @@
+//! Puts that are repeated because their answer was lost.
+
+use super::*;
+
+const N_NODES: u32 = 60;
+
+fn put_once(live: &GraphHandle, id: u128, node: u32, seq: u32) -> u32 {
+    let width = live.graph().tensor("feat").unwrap().row_bytes();
+    live.put_rows_once(id, "feat", &[NodeId(node)], &row_of(seq, width)).unwrap()
+}
+
+#[test]
+fn a_put_that_is_repeated_after_a_restart_writes_nothing_over_later_rows() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    assert_eq!(put_once(&live, 7, 3, 1), 2);
+    drop(live);
+    // Its answer was lost with the process. Another client puts the row, then the first asks again.
+    let live = writer(&ring);
+    assert_eq!(put_once(&live, 8, 3, 2), 2);
+    assert_eq!(put_once(&live, 7, 3, 1), 2);
+    live.commit_version().unwrap();
+    assert_eq!(seqs(&latest(&live), "feat")[3], 2);
+    // It is known as long as rows are pending for the version after.
+    assert_eq!(put_once(&live, 9, 3, 4), 3);
+    drop(live);
+    let live = writer(&ring);
+    assert_eq!(put_once(&live, 7, 3, 1), 2);
+    live.commit_version().unwrap();
+    assert_eq!(seqs(&latest(&live), "feat")[3], 4);
+    // Then it is forgotten: a number is one of a put that has lost its answer a moment ago.
+    put(&live, "feat", &[3], 5);
+    live.commit_version().unwrap();
+    assert_eq!(put_once(&live, 7, 3, 1), 5);
+    assert!(ring.verify().ok);
+}

@@ -419,5 +419,5 @@ fn a_follower_goes_over_to_the_writer_that_takes_its_partition() {
     let error = all.wait_for_followers(all.commit().unwrap(), 2).unwrap_err();
     assert!(error.to_string().contains("1 are known to"), "{error}");
     follower.stop();
-    servers.map(Serving::stop);
+    servers.into_iter().for_each(Serving::stop);
 }

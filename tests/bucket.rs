@@ -197,6 +197,7 @@ fn a_damaged_page_is_not_pushed() {
     fs::write(&path, bytes).unwrap();
     home.push(&home.graph).failed(1, &["wide.v1.seg", "damaged page"]);
     home.pull("pulled", &[]).failed(1, &["no version is complete"]);
+    let home = Home::new();
     let path = home.graph.join("part-000/topology.csr");
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;

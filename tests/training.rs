@@ -5,6 +5,8 @@
 #[path = "training/outputs.rs"]
 mod outputs;
 mod support;
+#[path = "training/versions.rs"]
+mod versions;
 
 use std::path::{Path, PathBuf};
 
@@ -126,7 +128,8 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
     let more = "--model sage --epochs 4 --batch 70 --fanout -1,-1 --normalize";
     let plain = served.train("ondemand", more);
     for tiers in ["--tier auto", "--device-tier auto"] {
-        let tiered = served.train("ondemand", &format!("{more} {tiers} --max-age 1"));
+        let tiered =
+            served.train("ondemand", &format!("{more} {tiers} --max-age 1 --mixed-versions"));
         assert_eq!(losses(&tiered), losses(&plain), "{tiers}");
         let tier = &tiered.json()["tiers"][0];
         let [hits, misses, stale] = ["hits", "misses", "stale"].map(|key| tier[key].as_u64());

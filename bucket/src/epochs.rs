@@ -12,9 +12,10 @@ use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_store::file_system::FileSystem;
+use lodestore_store::file_system::{FileSystem, Guard};
 use lodestore_store::{CommitId, Graph, VersionId};
 use uuid::Uuid;
 
@@ -26,6 +27,9 @@ use crate::head::Head;
 const FILE: &str = "bucket-epochs";
 /// Most bytes of it: URLs are short, and partitions at most 65,536.
 const BYTES_MAX: u64 = 64 << 20;
+/// Longest wait for other processes that write it, and the pause between two tries.
+const LOCK_MAX: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The publications of one folder in one bucket.
 #[derive(Debug)]
@@ -33,8 +37,7 @@ pub(crate) struct Epochs {
     device: Arc<dyn FileSystem>,
     path: PathBuf,
     url: String,
-    /// By URL and partition.
-    owned: BTreeMap<(String, u16), Owned>,
+    owned: AllOwned,
 }
 
 /// A partition that the folder has published.
@@ -53,11 +56,7 @@ impl Epochs {
 
     fn read_on(device: Arc<dyn FileSystem>, dir: &Path, url: &str) -> Result<Self, BucketError> {
         let path = dir.join(FILE);
-        let text = match read_text(&*device, &path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            text => text.map_err(|error| refused(&path, &error.to_string()))?,
-        };
-        let owned = parse(&text).map_err(|reason| refused(&path, &reason))?;
+        let owned = read_owned(&*device, &path)?;
         Ok(Self { device, path, url: url.to_owned(), owned })
     }
 
@@ -82,17 +81,19 @@ impl Epochs {
     }
 
     fn own(&mut self, owned: Vec<(PartId, Owned)>) -> Result<(), BucketError> {
-        let before = self.owned.clone();
-        for (part, owned) in owned {
-            self.owned.insert((self.url.clone(), part.0), owned);
-        }
-        if self.owned == before {
+        if owned.iter().all(|(part, owned)| self.of(*part) == Some(*owned)) {
             return Ok(());
+        }
+        // Servers of other partitions, and a push beside them, write the same file.
+        let _alone = self.lock().map_err(|error| refused(&self.path, &error.to_string()))?;
+        let mut all = read_owned(&*self.device, &self.path)?;
+        for (part, owned) in owned {
+            all.insert((self.url.clone(), part.0), owned);
         }
         let mut text =
             "# Partition, epoch@version:commit, and URL that this folder publishes to.\n"
                 .to_owned();
-        for ((url, part), Owned { epoch, published }) in &self.owned {
+        for ((url, part), Owned { epoch, published }) in &all {
             match published {
                 Some(VersionId { number, commit }) => {
                     let commit = Uuid::from_bytes(commit.to_bytes()).simple();
@@ -102,10 +103,27 @@ impl Epochs {
             }
             .expect("a string has room");
         }
-        self.write(text.as_bytes()).map_err(|error| {
-            self.owned = before;
-            refused(&self.path, &error.to_string())
-        })
+        let written = self.write(text.as_bytes());
+        written.map_err(|error| refused(&self.path, &error.to_string()))?;
+        self.owned = all;
+        Ok(())
+    }
+
+    /// Keeps other processes from writing the file until the lock is dropped.
+    fn lock(&self) -> io::Result<Guard> {
+        let end = Instant::now() + LOCK_MAX;
+        loop {
+            match self.device.lock(self.dir()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                locked => return locked,
+            }
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
     }
 
     /// Puts a file of these bytes in the place of the one that is there.
@@ -118,8 +136,19 @@ impl Epochs {
         file.append(bytes)?;
         file.sync()?;
         self.device.replace(&temporary, &self.path)?;
-        self.device.sync(self.path.parent().unwrap_or(Path::new(".")))
+        self.device.sync(self.dir())
     }
+}
+
+/// By URL and partition.
+type AllOwned = BTreeMap<(String, u16), Owned>;
+
+fn read_owned(device: &dyn FileSystem, path: &Path) -> Result<AllOwned, BucketError> {
+    let text = match read_text(device, path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text.map_err(|error| refused(path, &error.to_string()))?,
+    };
+    parse(&text).map_err(|reason| refused(path, &reason))
 }
 
 fn read_text(device: &dyn FileSystem, path: &Path) -> io::Result<String> {
@@ -139,7 +168,7 @@ fn refused(path: &Path, reason: &str) -> BucketError {
     BucketError::refused_at(path, format!("{reason}; {advice}"))
 }
 
-fn parse(text: &str) -> Result<BTreeMap<(String, u16), Owned>, String> {
+fn parse(text: &str) -> Result<AllOwned, String> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let owned = lines.map(|line| {
         let mut fields = line.splitn(3, ' ');
@@ -215,6 +244,27 @@ mod tests {
         std::fs::create_dir(dir.path().join("bucket-epochs.tmp")).unwrap();
         epochs.own(vec![(PartId(1), owned(1, 1))]).unwrap_err();
         assert_eq!(epochs.of(PartId(1)), None);
+    }
+
+    #[test]
+    fn writers_of_other_partitions_keep_each_others_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let device: Arc<dyn FileSystem> = Arc::new(Disk);
+        std::thread::scope(|scope| {
+            for part in 0..4 {
+                let (device, dir) = (&device, dir.path());
+                scope.spawn(move || {
+                    let mut epochs = read(device, dir, A);
+                    for version in 1..=50 {
+                        epochs.own(vec![(PartId(part), owned(1, version))]).unwrap();
+                        assert_eq!(epochs.of(PartId(part)), Some(owned(1, version)));
+                    }
+                });
+            }
+        });
+        for part in 0..4 {
+            assert_eq!(read(&device, dir.path(), A).of(PartId(part)), Some(owned(1, 50)));
+        }
     }
 
     /// Writes the file twice, with the power cut after so many operations. Returns the number of

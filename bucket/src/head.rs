@@ -209,16 +209,24 @@ impl Bucket {
         head: &mut Head,
         newer: Last,
         ours: &Manifest,
+        live: &GraphHandle,
     ) -> Result<(), BucketError> {
-        if newer.publication.epoch != head.epoch {
-            return Err(self.taken_over(&newer.publication));
+        let publication = &newer.publication;
+        if publication.epoch != head.epoch {
+            return Err(self.taken_over(publication));
         }
-        head.standing = match ours.succession(&newer.publication.manifest) {
-            Succession::Same | Succession::Later => Standing::Found,
-            Succession::Earlier => Standing::Overtaken,
-            Succession::Apart | Succession::Unknown => {
-                return Err(self.fenced(&newer.publication));
+        let known = Known::of(live, publication, head.recorded)?;
+        head.standing = match self.is_published(publication, ours, known, Folder::Continues) {
+            Ok(_) => Standing::Found,
+            Err(BucketError::Behind { .. })
+                if ours.succession(&publication.manifest) == Succession::Earlier =>
+            {
+                Standing::Overtaken
             }
+            Err(BucketError::Behind { .. } | BucketError::UnknownHistory { .. }) => {
+                return Err(self.fenced(publication));
+            }
+            Err(error) => return Err(error),
         };
         head.last = Some(newer);
         Ok(())
@@ -355,5 +363,85 @@ impl Head {
 impl Last {
     fn new(publication: Publication, bytes: &[u8]) -> Self {
         Self { publication: Arc::new(publication), hash: *blake3::hash(bytes).as_bytes() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use lodestore_store::OpenMode;
+    use lodestore_store::update::Folding;
+
+    use super::*;
+    use crate::tests::graph::{commit, import, open};
+
+    fn of(live: &GraphHandle) -> Manifest {
+        live.part_files(PartId(0)).unwrap().manifest().clone()
+    }
+
+    /// Returns the manifest of a catalog that knows no commits.
+    fn forgotten(manifest: &Manifest) -> Manifest {
+        let mut bytes = manifest.to_bytes();
+        // Their number, 20 bytes for each, and the checksum.
+        bytes.truncate(bytes.len() - 32 - 20 * manifest.commits().count() - 2);
+        bytes.extend_from_slice(&[0, 0]);
+        let checksum = blake3::hash(&bytes);
+        bytes.extend_from_slice(checksum.as_bytes());
+        Manifest::from_bytes(&bytes).unwrap()
+    }
+
+    fn copy_dir(from: &Path, to: &Path) {
+        std::fs::create_dir(to).unwrap();
+        for entry in std::fs::read_dir(from).unwrap() {
+            let entry = entry.unwrap();
+            let to = to.join(entry.file_name());
+            match entry.file_type().unwrap().is_dir() {
+                true => copy_dir(&entry.path(), &to),
+                false => drop(std::fs::copy(entry.path(), to).unwrap()),
+            }
+        }
+    }
+
+    fn known(recorded: Option<VersionId>) -> Known {
+        Known { commit: CommitId::UNKNOWN, recorded }
+    }
+
+    #[test]
+    fn a_forgotten_commit_is_proven_by_catalog_record_or_files_and_contradicted_by_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = import(dir.path());
+        let copy = dir.path().join("copy");
+        copy_dir(&graph, &copy);
+        let live = open(&graph, OpenMode::Write);
+        commit(&live, 5000);
+        let published = of(&live);
+        commit(&live, 6000);
+        let with_files = forgotten(&of(&live));
+        live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let folded = forgotten(&of(&live));
+        assert_eq!(folded.succession(&published), Succession::Apart);
+        let continues =
+            |ours: &Manifest, known, folder| continues_unknown(ours, &published, known, folder);
+        let by_takeover = |ours: &Manifest| continues(ours, known(None), Folder::TakesOver);
+        assert!(continues(&with_files, known(None), Folder::Continues), "by its files");
+        assert!(!continues(&folded, known(None), Folder::Continues));
+        assert!(by_takeover(&folded), "label is the same, and nothing contradicts");
+        let recorded = known(Some(published.version_id()));
+        assert!(continues(&folded, recorded, Folder::Continues), "by its record");
+        let other = known(Some(VersionId::new(2, CommitId::draw())));
+        assert!(!continues(&folded, other, Folder::Continues));
+        let of_catalog = Known { commit: published.version_id().commit, recorded: None };
+        assert!(continues(&folded, of_catalog, Folder::Continues), "by its catalog");
+        let by_other = Known { commit: CommitId::draw(), ..recorded };
+        assert!(!continues(&with_files, by_other, Folder::TakesOver), "made by another commit");
+        let before = forgotten(&published.at(1).unwrap());
+        assert!(!continues(&before, recorded, Folder::TakesOver), "behind");
+        // The same versions, of which another folder has other files.
+        let live = open(&copy, OpenMode::Write);
+        commit(&live, 7000);
+        let others = forgotten(&of(&live));
+        assert_eq!(others.version(), 2);
+        assert!(!continues(&others, recorded, Folder::TakesOver));
     }
 }

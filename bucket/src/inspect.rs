@@ -1,10 +1,13 @@
 //! Figures of the content of a bucket.
 
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use lodestore_graph::PartId;
 use serde::Serialize;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, N_PARALLEL};
 use crate::error::BucketError;
-use crate::publication::Publication;
+use crate::publication::{Publication, Published};
 
 /// A bucket at a glance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,9 +42,13 @@ impl Bucket {
     pub fn inspect(&self) -> Result<BucketSummary, BucketError> {
         self.run(async {
             let graph = self.graph().await?;
+            let newest = |part| async move {
+                Ok::<_, BucketError>((part, self.newest(graph, part, 0).await?))
+            };
+            let newest: Vec<(PartId, Option<(Published, Bytes)>)> =
+                stream::iter(graph.parts()).map(newest).buffered(N_PARALLEL).try_collect().await?;
             let mut parts = Vec::new();
-            for part in graph.parts() {
-                let newest = self.newest(graph, part, 0).await?;
+            for (part, newest) in newest {
                 let live = newest.as_ref().and_then(|(published, _)| published.live());
                 parts.push(BucketPart {
                     part: part.0,

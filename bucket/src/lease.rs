@@ -11,8 +11,9 @@
 //! chunks of an upload whose lease is younger than the grace period. It removes those of another
 //! upload, D, that no publication names. That is safe because
 //!
-//! 1. nobody writes a chunk of D any more: its writer had removed the lease, or not renewed it for
-//!    longer than [`HELD_MAX`], and knows so by its own clocks;
+//! 1. nobody writes such a chunk of D any more: its writer had removed the lease, or not renewed it
+//!    for longer than [`HELD_MAX`], and knows so by its own clocks. Others write again what the
+//!    bucket has lost of the newest publication, which names it;
 //! 2. for the same reason whatever the writer of D has published was there when publications were
 //!    looked at;
 //! 3. later publications name a chunk of D only where the publication before does, which is created
@@ -189,7 +190,8 @@ impl Bucket {
 
     /// Returns the key, the upload and the age of each lease.
     async fn leases(&self) -> Result<Vec<(String, UploadId, Duration)>, BucketError> {
-        let listed = self.list_by_age(UPLOADS_PREFIX, self.time().await?).await?;
+        // One of the future, after the clock was set back, is held.
+        let listed = self.list(UPLOADS_PREFIX, self.time().await?).await?;
         let lease = |it: crate::bucket::Listed| {
             let upload = upload_of_key(&it.key)?;
             Some((it.key, upload, it.age))

@@ -167,7 +167,7 @@ impl Publisher {
         let (bucket, head) = (&self.bucket, &mut self.heads[at]);
         let newer = bucket.newer(identity_of(live.graph()), part, head.sequence());
         let Some(newer) = bucket.run(newer)? else { return Ok(()) };
-        bucket.follow_other(head, newer, live.part_files(part)?.manifest())?;
+        bucket.follow_other(head, newer, live.part_files(part)?.manifest(), live)?;
         bucket.compare(head, live, Folder::Continues)
     }
 

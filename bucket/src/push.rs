@@ -156,14 +156,19 @@ impl Bucket {
             let (graph, mut epochs) =
                 (identity_of(live.graph()), Epochs::read(live.graph(), self)?);
             let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
-            let mut lease = None;
+            let (mut lease, mut n_done, mut outcome) = (None, 0, Ok(()));
             for head in &mut heads {
-                self.publish_part(&round, head, &mut lease, &mut running).await?;
-                if let Err(error) = epochs.note([&*head]) {
-                    // Without it another writer is still found by its history.
-                    tracing::warn!(%error, "published, but not recorded in the folder");
+                outcome = self.publish_part(&round, head, &mut lease, &mut running).await;
+                if outcome.is_err() {
+                    break;
                 }
+                n_done += 1;
             }
+            if let Err(error) = epochs.note(&heads[..n_done]) {
+                // Without it another writer is still found by its history.
+                tracing::warn!(%error, "published, but not recorded in the folder");
+            }
+            outcome?;
             if let Some(lease) = lease {
                 self.end_upload(lease).await;
             }
@@ -183,7 +188,6 @@ impl Bucket {
         lease: &mut Option<UploadLease>,
         running: &mut Running<'_, '_>,
     ) -> Result<(), BucketError> {
-        let graph = identity_of(round.live.graph());
         // Each further turn follows a publication of this history by another process, or the loss
         // of the lease.
         loop {
@@ -207,7 +211,8 @@ impl Bucket {
                 *lease = None;
                 continue;
             }
-            let Some(published) = self.publish_upload(graph, head, upload).await? else { continue };
+            let published = self.publish_upload(round.live, head, upload).await?;
+            let Some(published) = published else { continue };
             if !lease.as_ref().is_none_or(UploadLease::is_recent) {
                 // This process was stopped for hours: garbage collection may not have waited.
                 *lease = None;
@@ -422,7 +427,7 @@ impl Bucket {
         if let Some(chunk) = upload.known.find(&hash, job.n_bytes) {
             return Ok((chunk, false));
         }
-        let chunk = ChunkId { hash, upload: number };
+        let chunk = upload.known.name(hash, number);
         self.write(&chunk_key(upload.part, &chunk), bytes).await?;
         Ok((chunk, true))
     }
@@ -431,7 +436,7 @@ impl Bucket {
     /// another process has published of the same history meanwhile, which is the head then.
     async fn publish_upload(
         &self,
-        graph: GraphIdentity,
+        live: &GraphHandle,
         head: &mut Head,
         upload: Upload,
     ) -> Result<Option<PushedPart>, BucketError> {
@@ -444,8 +449,8 @@ impl Bucket {
             chunks: whole(chunks),
         });
         let publication = head.next(manifest.clone(), files.collect());
-        if let Some(other) = self.publish_at(graph, head, publication).await? {
-            self.follow_other(head, other, manifest)?;
+        if let Some(other) = self.publish_at(identity_of(live.graph()), head, publication).await? {
+            self.follow_other(head, other, manifest, live)?;
             return Ok(None);
         }
         Ok(Some(pushed(head, true)))
@@ -507,6 +512,7 @@ fn read_chunk(files: &PartFiles, job: Job) -> Result<([u8; 32], Bytes), BucketEr
 fn published_chunks(listed: &[(ChunkId, u64)], last: Option<&Publication>) -> KnownChunks {
     let named: BTreeSet<&ChunkId> = last.into_iter().flat_map(Publication::chunks).collect();
     let mut known = KnownChunks::default();
+    named.iter().for_each(|chunk| known.add_named(**chunk));
     for (chunk, n_bytes) in listed.iter().filter(|(chunk, _)| named.contains(chunk)) {
         known.add(*chunk, *n_bytes);
     }

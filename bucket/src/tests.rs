@@ -16,7 +16,7 @@ use crate::sealed::{FORMAT, Kind, seal, seal_as};
 
 mod faulty;
 mod gc;
-mod graph;
+pub(crate) mod graph;
 mod push;
 
 const GRAPH: GraphIdentity = GraphIdentity { graph: Uuid::from_u128(7), n_parts: 2 };
@@ -195,6 +195,18 @@ fn objects_in_the_wrong_place_and_of_newer_formats_are_named() {
     let mut cut = publication(0, 1, 3).to_bytes();
     cut.truncate(cut.len() - 1);
     named(cut, "BLAKE3 expected");
+}
+
+/// Chunks of a release that did not number its uploads are named by their hashes alone.
+#[test]
+fn a_publication_of_the_format_before_is_read() {
+    let mut old = publication(0, 1, 3);
+    old.files[0].chunks[0].upload = UploadId::UNNUMBERED;
+    let bytes = old.to_bytes();
+    // Between the head of the object and its checksum; the chunk is at the end.
+    let body = &bytes[13..bytes.len() - 32 - size_of::<u64>()];
+    let read = Published::from_bytes(&seal_as(1, 2, body), GRAPH.graph, PartId(0), 1);
+    assert_eq!(read, Ok(Published::Live(Box::new(old))));
 }
 
 proptest! {

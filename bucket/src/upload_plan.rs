@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::layout::ChunkId;
+use crate::layout::{ChunkId, UploadId};
 use crate::publication::{Publication, PublishedFile};
 
 /// Identity of a file's bytes.
@@ -36,6 +36,8 @@ pub(crate) fn known_file<'a>(
 #[derive(Debug, Default)]
 pub(crate) struct KnownChunks {
     by_hash: HashMap<[u8; 32], (ChunkId, u64)>,
+    /// Chunks that the newest publication names, whether they are there or not.
+    named: HashMap<[u8; 32], ChunkId>,
 }
 
 impl KnownChunks {
@@ -46,8 +48,20 @@ impl KnownChunks {
             publication.files.iter().flat_map(PublishedFile::chunks_with_lengths)
         {
             this.add(*chunk, n_bytes as u64);
+            this.add_named(*chunk);
         }
         this
+    }
+
+    /// Adds a chunk that the newest publication names. Garbage collection leaves it.
+    pub(crate) fn add_named(&mut self, chunk: ChunkId) {
+        self.named.insert(chunk.hash, chunk);
+    }
+
+    /// Returns the chunk that bytes with this hash become: under the name that is published, so
+    /// that what the bucket has lost is there again, or under that of an upload.
+    pub(crate) fn name(&self, hash: [u8; 32], upload: UploadId) -> ChunkId {
+        self.named.get(&hash).copied().unwrap_or(ChunkId { hash, upload })
     }
 
     /// Adds a chunk that is there, of so many bytes.
@@ -78,7 +92,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::layout::UploadId;
 
     fn chunk(hash: u8) -> ChunkId {
         ChunkId { hash: [hash; 32], upload: UploadId(3) }
@@ -125,5 +138,9 @@ mod tests {
         assert_eq!(known.find(&[1; 32], 6), None, "cut short");
         assert_eq!(known.find(&[2; 32], 5), None);
         assert!(known.has(&chunk(1, 7), 5) && !known.has(&chunk(1, 8), 5));
+        known.add_named(chunk(3, 7));
+        assert_eq!(known.find(&[3; 32], 5), None, "published, and lost since");
+        assert_eq!(known.name([3; 32], UploadId(9)), chunk(3, 7));
+        assert_eq!(known.name([1; 32], UploadId(9)), chunk(1, 9));
     }
 }

@@ -19,7 +19,10 @@ const N_NODES: u32 = 1000;
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let store = EmbeddedStore::open(&import_ring(dir.path())?, None)?;
-    let (rows, settings) = (Arc::new(EmbeddedSource::new(store)), SharedSettings::default());
+    // Rows in the tier are of one version, whatever is committed meanwhile.
+    let version = store.live().version();
+    let rows = Arc::new(EmbeddedSource::at(Arc::clone(store.live()), version)?);
+    let settings = SharedSettings::default();
     let row_bytes = rows.tensor("feat")?.row_bytes();
     let tier = SharedTier::new(64 << 10, row_bytes, N_NODES, &PolicySpec::S3Fifo, settings)?;
     let source = TieredSource::new(rows, "feat", Arc::new(tier))?;

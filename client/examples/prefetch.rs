@@ -39,7 +39,9 @@ impl BatchSource for Consecutive {
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let store = EmbeddedStore::open(&import_ring(dir.path())?, None)?;
-    let rows = Arc::new(EmbeddedSource::new(store));
+    // Batches ahead are of one version, whatever is committed meanwhile.
+    let version = store.live().version();
+    let rows = Arc::new(EmbeddedSource::at(Arc::clone(store.live()), version)?);
     let loader = BatchLoader::new(rows.clone(), rows, "feat", &[])?;
     thread::scope(|scope| {
         let window = Window::joined(4);

@@ -7,6 +7,9 @@
 //! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it.
 //! `examples/` has programs for each.
 //!
+//! Whoever keeps rows keeps a version: [`RowSource::pinned_version`] is that of a source, and what
+//! keeps rows over commits takes a source that has one. `docs/guide.md` has the rule for each.
+//!
 //! ```no_run
 //! use lodestore_client::{Client, ClientConfig, ClientError};
 //! use lodestore_graph::NodeId;
@@ -59,13 +62,12 @@ pub use address::Address;
 pub use error::ClientError;
 pub use gather_queue::GatherQueue;
 pub use loader::BatchLoader;
-pub use lodestore_schema::versions::VersionTag;
 pub use prefetch::Prefetcher;
 pub use remote::{Client, ClientConfig, Pin};
 pub use security::Security;
 pub use source::embedded::EmbeddedSource;
 pub use source::tiered::TieredSource;
-pub use source::{PullKind, RowSource};
+pub use source::{PullKind, RowSource, VersionTag};
 
 /// The README's code compiles.
 #[cfg(doctest)]

@@ -14,7 +14,7 @@ use lodestore_store::Dtype;
 use crate::error::ClientError;
 use crate::loader::BatchLoader;
 use crate::source::memory::MemorySource;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// Bytes of a row of the test graph.
 pub(crate) const ROW_BYTES: usize = 4;
@@ -26,6 +26,8 @@ pub(crate) struct TestSource {
     pub(crate) delay: Duration,
     /// Pulls that still succeed.
     pub(crate) good_pulls: AtomicU64,
+    /// The version that its rows keep to.
+    pub(crate) version: Option<VersionTag>,
     /// Ids and kind of each pull.
     pub(crate) pulls: Mutex<Vec<(Vec<NodeId>, PullKind)>>,
 }
@@ -37,7 +39,13 @@ impl TestSource {
         let mut source = MemorySource::new(book);
         source.add("x", Dtype::F32, 1, rows).unwrap();
         let (good_pulls, pulls) = (AtomicU64::new(good_pulls), Mutex::default());
-        Self { rows: source, delay, good_pulls, pulls }
+        let version = source.pinned_version();
+        Self { rows: source, delay, good_pulls, version, pulls }
+    }
+
+    /// Returns a source whose rows keep to no version.
+    pub(crate) fn unpinned() -> Arc<Self> {
+        Arc::new(Self { version: None, ..Self::new(Duration::ZERO, u64::MAX) })
     }
 
     pub(crate) fn n_pulls(&self) -> usize {
@@ -52,6 +60,10 @@ impl RowSource for TestSource {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.rows.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.version
     }
 
     fn pull_overlapped(

@@ -197,9 +197,11 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     - attrs: PyG's names of tensors, as for FeatureStore.
     - window: most batches whose rows are in flight.
     - together: most of them under one read plan.
-    - memory: bytes for rows that are used again, or None. A commit empties it, and servers must be
-      pinned.
+    - memory: bytes for rows that are used again, or None.
     - loader: arguments of torch's DataLoader.
+
+    The rows of an epoch are of one version, `version`: the one that is committed when the epoch
+    begins. The next epoch has what was committed meanwhile; memory of another version is emptied.
 
     Batches have no attributes of edges: index yours by `batch.e_id`, positions in `Graph.csc`.
     """
@@ -220,12 +222,14 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if window < 1:
             raise ValueError(f"window must be at least 1, found {window}")
         store = FeatureStore(graph, attrs)
-        self._queue = graph.queue(
-            window=window * max(1, len(store.attrs)),
-            together=together,
-            memory=memory,
-            tensors=list(dict.fromkeys(store.attrs.values())),
-        )
+        self._bounds = {
+            "window": window * max(1, len(store.attrs)),
+            "together": together,
+            "memory": memory,
+            "tensors": list(dict.fromkeys(store.attrs.values())),
+        }
+        self._graph, self._pinned = graph, graph.at()
+        self._queue = self._pinned.queue(**self._bounds)
         if isinstance(input_nodes, np.ndarray):
             input_nodes = torch.from_numpy(input_nodes)
         self.window = window
@@ -241,7 +245,20 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
 
     def __iter__(self) -> Iterator[Any]:
         self.node_sampler.epoch += 1
+        newest = self._graph.at()
+        if newest.version_id != self._pinned.version_id:
+            self._pinned, self._queue = newest, newest.queue(**self._bounds)
         return super().__iter__()  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> int:
+        """The version of the rows of this epoch, or of the last one."""
+        return self._pinned.version
+
+    @property
+    def version_id(self) -> str:
+        """The same with its commit, as `Graph.version_id` returns it."""
+        return self._pinned.version_id
 
     def stats(self) -> dict[str, float]:
         """Returns the number of batches and of gathered rows, and the seconds spent waiting.

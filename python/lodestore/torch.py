@@ -160,12 +160,22 @@ class ScheduleDataset(IterableDataset[Batch]):
             yield self._convert(next(self._batches))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position, for `load_state_dict`."""
+        """Returns the position and the version, for `load_state_dict`."""
         return self._batches.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resumes at the position `state`. Raises ValueError for another schedule or worker."""
-        self._batches.load_state_dict(state)
+    @property
+    def version(self) -> int:
+        """The version of all rows: the one that was committed when the dataset was made."""
+        return self._batches.version
+
+    def load_state_dict(self, state: dict[str, Any], *, other_version: bool = False) -> None:
+        """Resumes at the position `state`.
+
+        other_version: also where `state` is of another version of the rows than this dataset.
+
+        Raises ValueError for another schedule or worker, VersionError for another version.
+        """
+        self._batches.load_state_dict(state, other_version=other_version)
 
     def stats(self) -> dict[str, Any]:
         """Returns the counters of `lodestore.Batches.stats`."""

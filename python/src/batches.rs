@@ -8,7 +8,7 @@ use lodestore_client::prefetch::BatchReadiness;
 use lodestore_client::scheduled::{
     IterationConfig, IterationStats, ScheduledBatch, ScheduledBatches,
 };
-use lodestore_client::source::TensorInfo;
+use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
@@ -20,18 +20,23 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::arrays::{RowArray, RowLayout};
 use crate::error::Error;
 use crate::graph::Graph;
+use crate::open_graph::PinnedRows;
 use crate::schedule::Schedule;
-use crate::signals::PAUSE;
+use crate::signals::{self, PAUSE};
+use crate::spec::{version_text, wanted_version};
 
 /// The batches of a schedule with their rows, in order, prepared ahead by threads of lodestore.
 ///
-/// `state_dict` returns the position, from which `load_state_dict` resumes, in another process too.
+/// All rows are of one version: the one that was committed when the iteration was made, whatever is
+/// committed meanwhile. `state_dict` returns the position and the version, from which
+/// `load_state_dict` resumes, in another process too.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Batches {
     graph: Py<Graph>,
     schedule: Py<Schedule>,
     tensors: Vec<TensorInfo>,
     config: IterationConfig,
+    pinned: PinnedRows,
     state: Mutex<State>,
 }
 
@@ -76,7 +81,8 @@ impl Batches {
             }
             let infos = tensors.iter().map(|name| opened.tensor(name).cloned());
             let tensors = infos.collect::<Result<Vec<_>, Error>>()?;
-            Ok(Self { graph, schedule, tensors, config, state: Mutex::default() })
+            let pinned = signals::run(py, move || opened.pinned())?;
+            Ok(Self { graph, schedule, tensors, config, pinned, state: Mutex::default() })
         })
     }
 
@@ -87,14 +93,27 @@ impl Batches {
         (per_epoch, per_epoch.saturating_mul(file.spec().epochs))
     }
 
+    /// Fails for the state of an iteration over rows of another version.
+    fn check_version(&self, found: VersionTag) -> Result<(), Error> {
+        if self.pinned.version.may_be(found) {
+            return Ok(());
+        }
+        let (expected, found) = (self.version_id(), version_text(found));
+        Err(Error::Version(format!(
+            "state: it is of version {found} of the rows, this iteration of {expected}; iterate over \
+             graph.at(\"{found}\"), or pass other_version=True"
+        )))
+    }
+
     fn start(&self, py: Python<'_>, first: u32) -> Result<ScheduledBatches, Error> {
-        let opened = self.graph.get().opened(py)?;
+        // Fails where the graph was closed.
+        self.graph.get().opened(py)?;
         let schedule = self.schedule.get();
         let config = IterationConfig { first, ..self.config.clone() };
         let names: Vec<String> = self.tensors.iter().map(|info| info.name.clone()).collect();
         let file = schedule.file().clone();
         let path = schedule.file_path();
-        Ok(ScheduledBatches::start(opened.source(), file, path, &names, &config)?)
+        Ok(ScheduledBatches::start(&self.pinned.source, file, path, &names, &config)?)
     }
 }
 
@@ -168,7 +187,19 @@ impl Batches {
         self.counts().1.saturating_sub(next) as usize
     }
 
-    /// Returns the position for `load_state_dict`: a dict of numbers and strings.
+    /// Returns the number of the version of all rows (int).
+    #[getter]
+    fn version(&self) -> u32 {
+        self.pinned.version.number
+    }
+
+    /// Returns the version with its commit (str), as `Graph.version_id` does.
+    #[getter]
+    fn version_id(&self) -> String {
+        version_text(self.pinned.version)
+    }
+
+    /// Returns the position and the version for `load_state_dict`: a dict of numbers and strings.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state.lock_py_attached(py);
         let next = state.ignore_poison().next;
@@ -178,11 +209,22 @@ impl Batches {
         dict.set_item("batch", next % per_epoch)?;
         dict.set_item("worker", self.config.worker)?;
         dict.set_item("schedule", self.schedule.get().file().digest_hex())?;
+        dict.set_item("version", self.version_id())?;
         Ok(dict)
     }
 
-    /// Resumes at the position `state`. Raises ValueError for another schedule or worker.
-    fn load_state_dict(&self, py: Python<'_>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// Resumes at the position `state`.
+    ///
+    /// other_version: also where `state` is of another version of the rows than this iteration.
+    ///
+    /// Raises ValueError for another schedule or worker, VersionError for another version.
+    #[pyo3(signature = (state, *, other_version=false))]
+    fn load_state_dict(
+        &self,
+        py: Python<'_>,
+        state: &Bound<'_, PyDict>,
+        other_version: bool,
+    ) -> PyResult<()> {
         let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
             state.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("state: no `{key}`")))
         };
@@ -197,6 +239,10 @@ impl Batches {
         if worker != found {
             let words = format!("state: expected that of worker {worker}, found worker {found}");
             return Err(PyValueError::new_err(words));
+        }
+        // States of older releases have none.
+        if let Some(version) = state.get_item("version")?.filter(|_| !other_version) {
+            self.check_version(wanted_version(&version)?)?;
         }
         let epoch: u32 = get("epoch")?.extract()?;
         let batch: u32 = get("batch")?.extract()?;

@@ -82,6 +82,19 @@ pub(crate) enum Error {
     /// A version that is not available.
     #[error("{0}")]
     Version(String),
+    /// A version of another commit than the one that was named.
+    #[error(
+        "{name}: expected version {expected}, found {found}: another commit has made this number; open \
+         the graph again"
+    )]
+    OtherVersion {
+        /// Folder or addresses of the graph.
+        name: String,
+        /// The version that was named.
+        expected: String,
+        /// The version that is there.
+        found: String,
+    },
     /// A write to a graph that was opened for reading.
     #[error("{0}")]
     ReadOnly(String),
@@ -146,7 +159,7 @@ impl From<Error> for PyErr {
             }
             Error::Shape(_) => classes::ShapeError::new_err(words),
             Error::Dtype(_) => classes::DtypeError::new_err(words),
-            Error::Version(_) => classes::VersionError::new_err(words),
+            Error::Version(_) | Error::OtherVersion { .. } => classes::VersionError::new_err(words),
             Error::ReadOnly(_) => classes::ReadOnlyError::new_err(words),
             Error::ForkedWriter { .. } => classes::LockedError::new_err(words),
             Error::NoVolatile(_) => classes::UnknownTensorError::new_err(words),
@@ -208,9 +221,9 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::BufferSize { .. }
         | ClientError::TooManyRows { .. }
         | ClientError::PutTooLarge { .. } => classes::ShapeError::new_err(words),
-        ClientError::NoVersion { .. } | ClientError::OtherHistory { .. } => {
-            classes::VersionError::new_err(words)
-        }
+        ClientError::NoVersion { .. }
+        | ClientError::OtherHistory { .. }
+        | ClientError::Unpinned { .. } => classes::VersionError::new_err(words),
         ClientError::Deadline { .. } => classes::DeadlineError::new_err(words),
         ClientError::Forked { .. } => classes::LockedError::new_err(words),
         ClientError::Volatile(_)

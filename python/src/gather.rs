@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use lodestore_client::source::TensorInfo;
-use lodestore_client::{PullKind, RowSource};
+use lodestore_client::{EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use numpy::Element;
 use pyo3::prelude::*;
@@ -97,15 +97,18 @@ impl Files {
         let n_ids = ids.len();
         let mut done = 0;
         let mut watch = SignalWatch::new();
+        // Pieces are of one version, whatever is committed between them.
+        let pinned = if n_ids > n_piece { Some(self.pinned()?) } else { None };
+        let store = pinned.as_ref().map_or(&self.store, EmbeddedSource::store);
         while done < ids.len() {
             let start = Instant::now();
             let end = ids.len().min(done + n_piece);
             let ids = &ids[done..end];
             let rows = &mut out[done * row_bytes..end * row_bytes];
             if as_f32 {
-                self.store.gather_f32(&info.name, ids, bytemuck::cast_slice_mut(rows))?;
+                store.gather_f32(&info.name, ids, bytemuck::cast_slice_mut(rows))?;
             } else {
-                self.store.gather(&info.name, ids, rows)?;
+                store.gather(&info.name, ids, rows)?;
             }
             done = end;
             if done < n_ids {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lodestore_client::PullKind;
 use lodestore_client::prefetch::Window;
 use lodestore_client::scheduled::{IterationConfig, Retention};
-use lodestore_client::source::TensorInfo;
+use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::Deal;
 use lodestore_graph::schedule::ScheduleSpec;
@@ -29,15 +29,15 @@ use crate::queue::{Queue, QueueSettings, quarter_of_free_memory, submit};
 use crate::sampler::{Sampler, fanouts};
 use crate::schedule::Schedule;
 use crate::signals;
-use crate::spec::{Folder, Spec};
+use crate::spec::{Folder, Spec, version_text, wanted_version};
 use crate::tensor::Tensor;
 use crate::volatile::Volatile;
 use crate::writer::TensorWriter;
 
 /// A graph: rows of its tensors by node id, from its files or from servers.
 ///
-/// Threads may share it. A pickle holds the arguments with which it was opened, and the graph is
-/// opened again after unpickling. Node ids are internal, from 0 to `nodes - 1`; `internal` maps
+/// Threads may share it. A pickle holds the arguments with which it was opened and the version that
+/// it reads, at which the graph is opened again after unpickling. Node ids are internal, from 0 to `nodes - 1`; `internal` maps
 /// ids of the imported files to them.
 #[pyclass(frozen, module = "lodestore", weakref)]
 pub(crate) struct Graph {
@@ -74,6 +74,19 @@ impl Graph {
             self.handle.replace(OpenGraph::of_files(live, None, &graph.meta().tensors)?);
         }
         Ok(())
+    }
+
+    fn version_now(&self, py: Python<'_>) -> Result<VersionTag, Error> {
+        let opened = self.opened(py)?;
+        match opened.backend() {
+            Backend::Files(_) => opened.version(),
+            Backend::Servers(_) => signals::run(py, move || opened.version()),
+        }
+    }
+
+    /// Returns the graph for processes that read its edges alone, which no commit changes.
+    pub(crate) fn of_edges(&self) -> Self {
+        Self { handle: Handle::new(self.handle.spec().at_any(), self.handle.uuid()) }
     }
 
     fn check_writable(&self, what: &str) -> Result<(), Error> {
@@ -120,14 +133,22 @@ impl Graph {
         Ok(self.opened(py)?.n_edges())
     }
 
-    /// Returns the committed version that gathers read (int). Unpinned servers are asked.
+    /// Returns the number of the version that gathers read now (int).
+    ///
+    /// - A graph that was opened for reading, at a version, or with `pin=True` keeps to it.
+    /// - A graph that was opened for writing reads what it has committed.
+    /// - Other servers are asked: it is the newest version of which every partition has a server that
+    ///   answers, or that this graph has committed or seen. Gathers read it at least.
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u32> {
-        let opened = self.opened(py)?;
-        match opened.backend() {
-            Backend::Files(_) => Ok(opened.version()?),
-            Backend::Servers(_) => Ok(signals::run(py, move || opened.version())?),
-        }
+        Ok(self.version_now(py)?.number)
+    }
+
+    /// Returns the same version with the commit that made it (str): "3:9f1c0a33b2d4e5f6", or "1"
+    /// for an import. Two writers may make the same number, never the same commit.
+    #[getter]
+    fn version_id(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(version_text(self.version_now(py)?))
     }
 
     /// Returns the tensors by name, in the order of the import (dict of str to Tensor).
@@ -222,7 +243,8 @@ impl Graph {
     /// Returns a Queue of gathers in the background, with bounds and memory of its own.
     ///
     /// window: most requests in flight. together: most of them under one read plan. memory: bytes
-    /// for rows of `tensors` that come again. A commit empties it; servers must be pinned.
+    /// for rows of `tensors` that come again, of one version: a request after a commit empties it, and
+    /// servers must be pinned.
     ///
     /// Raises UnknownTensorError, ValueError.
     #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None))]
@@ -258,9 +280,11 @@ impl Graph {
         Ok(put(py, &opened, info, ids, rows)?)
     }
 
-    /// Commits all puts as a new version, which gathers then read; returns its number (int).
+    /// Commits all puts as a new version; returns its number (int).
     ///
-    /// After an interrupt `version` shows whether the commit was completed.
+    /// Gathers of this graph then read it, unless servers are followers that do not have it yet.
+    /// Iterations, pinned graphs and other processes keep to their version. After an interrupt
+    /// `version` shows whether the commit was completed.
     fn commit(&self, py: Python<'_>) -> PyResult<u32> {
         let opened = self.opened(py)?;
         self.check_writable("commit")?;
@@ -333,6 +357,9 @@ impl Graph {
 
     /// Iterates over the batches of a schedule with the rows of `tensors`, prepared ahead: Batches.
     ///
+    /// All rows are of the version that is committed now, `Batches.version`, whatever is committed
+    /// meanwhile. Servers keep it for 10 minutes after the last pull.
+    ///
     /// - worker: the worker whose batches they are.
     /// - window, together: most batches that are loading or ready, and under one read plan.
     /// - policy: "oracle" retains the rows with the nearest next use, "none" retains none.
@@ -366,19 +393,23 @@ impl Graph {
         Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, config)?)
     }
 
-    /// Returns a read-only graph of a committed version. Raises VersionError.
-    fn at(&self, py: Python<'_>, version: u32) -> PyResult<Self> {
+    /// Returns a read-only graph of a committed version.
+    ///
+    /// version: its number (int), or with its commit (str), as `version_id` returns it; None: the
+    /// version of now. Raises VersionError.
+    #[pyo3(signature = (version=None))]
+    fn at(&self, py: Python<'_>, version: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let opened = self.opened(py)?;
+        let version = match version {
+            Some(version) => wanted_version(version)?,
+            None => self.version_now(py)?,
+        };
         let spec = self.handle.spec().at(version);
         let at = match opened.backend() {
             Backend::Files(files) => {
-                let tensors = opened.tensors().iter().map(|info| lodestore_store::TensorSpec {
-                    name: info.name.clone(),
-                    dtype: info.dtype,
-                    width: info.width,
-                });
-                let tensors: Vec<_> = tensors.collect();
-                OpenGraph::of_files(Arc::clone(&files.live), Some(version), &tensors)?
+                let live = Arc::clone(&files.live);
+                let number = Some(version.number);
+                spec.checked(OpenGraph::of_files(live, number, opened.tensors())?)?
             }
             Backend::Servers(_) => {
                 let spec = spec.clone();
@@ -466,7 +497,7 @@ impl Graph {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.import("lodestore._lodestore")?.getattr("_restore")?;
-        let spec = self.handle.spec().dict(py)?;
+        let spec = self.handle.pickled().dict(py)?;
         spec.set_item("uuid", self.handle.uuid())?;
         (restore, (spec,)).into_pyobject(py)
     }

@@ -1,7 +1,8 @@
 //! A handle of a graph: its specification, and the open graph of each process.
 //!
-//! A forked child leaks its parent's open graph, and opens the graph again at the same version.
-//! That fails while the parent writes any graph, and for a version that was compacted away. The
+//! A child reads the version of its parent, however it was started. A pickle names the version, so
+//! that whoever restores it opens that one. A forked child leaks its parent's open graph, and opens
+//! the graph again. That fails while the parent writes any graph, and for a version that was compacted away. The
 //! child then uses the graph that its parent had open for reading, whose per-process parts the
 //! store recreates. Clients of servers are always inherited: they reconnect, and keep their pin.
 
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 
 use lodestore_client::ClientError;
+use lodestore_client::source::VersionTag;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::StoreError;
@@ -17,7 +19,7 @@ use pyo3::Python;
 use crate::error::Error;
 use crate::open_graph::{Backend, OpenGraph};
 use crate::signals;
-use crate::spec::{Folder, Spec};
+use crate::spec::Spec;
 
 /// A graph that each process opens when it first uses it.
 pub(crate) struct Handle {
@@ -34,8 +36,8 @@ struct ProcessState {
     current: RwLock<Option<Arc<OpenGraph>>>,
     /// The graph as first opened, for forked children, which must not wait for a lock.
     first: Weak<OpenGraph>,
-    /// The newest version at that time.
-    version: Option<u32>,
+    /// The version that it reads, or read at that time; `None` for servers without a pin.
+    version: Option<VersionTag>,
     uuid: [u8; 16],
 }
 
@@ -43,7 +45,7 @@ impl ProcessState {
     fn of(opened: Arc<OpenGraph>) -> Self {
         let version = match opened.backend() {
             Backend::Files(_) => opened.version().ok(),
-            Backend::Servers(_) => None,
+            Backend::Servers(_) => opened.source().pinned_version(),
         };
         let first = Arc::downgrade(&opened);
         let uuid = opened.uuid();
@@ -74,6 +76,17 @@ impl Handle {
     /// Returns the specification of the graph.
     pub(crate) fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    /// Returns the specification that another process opens, at the version that this one reads.
+    /// Where this one writes, or reads the newest version of servers, it names none.
+    pub(crate) fn pickled(&self) -> Spec {
+        let version = self.state.get().and_then(|state| state.version);
+        match (&self.spec, version) {
+            (Spec::Folder(folder), Some(version)) if !folder.writable => self.spec.at(version),
+            (Spec::Servers(cluster), Some(version)) if cluster.pin => self.spec.at(version),
+            (spec, _) => spec.clone(),
+        }
     }
 
     /// Returns the open graph of this process, and opens it if necessary.
@@ -118,8 +131,10 @@ impl Handle {
             return Err(Error::ForkedWriter { path: folder.path.display().to_string() });
         }
         let inherited = parents.first.upgrade().ok_or(Error::Closed)?;
-        let version = folder.version.or(parents.version);
-        let spec = Spec::Folder(Folder { version, ..folder.clone() });
+        let spec = match parents.version {
+            Some(version) => self.spec.at(version),
+            None => self.spec.clone(),
+        };
         match signals::run(py, move || spec.open()) {
             Ok(opened) => {
                 self.check(&opened, Some(parents.uuid))?;

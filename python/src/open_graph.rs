@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use lodestore_client::gather_queue::QueueBounds;
-use lodestore_client::source::TensorInfo;
-use lodestore_client::{Client, ClientError, GatherQueue, PullKind, RowSource};
+use lodestore_client::source::{TensorInfo, VersionTag};
+use lodestore_client::{Client, ClientError, EmbeddedSource, GatherQueue, PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::topology::Topology;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
-use lodestore_store::{Dtype, EmbeddedStore, Graph, GraphHandle};
+use lodestore_store::{Dtype, EmbeddedStore, Graph, GraphHandle, StoreError};
 use numpy::{Element, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,6 +21,7 @@ use pyo3::types::PyTuple;
 use crate::error::Error;
 use crate::queue::RunningQueue;
 use crate::signals;
+use crate::spec::Cluster;
 
 /// Bytes of rows that a scan of all nodes reads at a time.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -55,13 +56,21 @@ pub(crate) struct Files {
     pub(crate) store: EmbeddedStore,
     pub(crate) live: Arc<GraphHandle>,
     /// The version that is read; without one the newest at each moment.
-    pub(crate) version: Option<u32>,
+    pub(crate) version: Option<VersionTag>,
 }
 
 /// Servers of the graph.
 pub(crate) struct Servers {
     pub(crate) client: Arc<Client>,
-    pub(crate) topology: Option<PathBuf>,
+    /// How they were connected to.
+    pub(crate) cluster: Cluster,
+}
+
+/// Rows of one version, whatever is committed meanwhile.
+#[derive(Clone)]
+pub(crate) struct PinnedRows {
+    pub(crate) source: Arc<dyn RowSource>,
+    pub(crate) version: VersionTag,
 }
 
 impl OpenGraph {
@@ -129,10 +138,31 @@ impl OpenGraph {
     }
 
     /// Returns the version that gathers read now; without a pin it is requested from the servers.
-    pub(crate) fn version(&self) -> Result<u32, Error> {
+    pub(crate) fn version(&self) -> Result<VersionTag, Error> {
         match &self.backend {
-            Backend::Files(files) => Ok(files.version.unwrap_or_else(|| files.live.version())),
-            Backend::Servers(servers) => Ok(servers.client.version_id()?.number),
+            Backend::Files(files) => files.version_now(),
+            Backend::Servers(servers) => Ok(servers.client.version_id()?),
+        }
+    }
+
+    /// Returns the rows of the version of this moment, for those who keep rows.
+    pub(crate) fn pinned(&self) -> Result<PinnedRows, Error> {
+        if let Some(version) = self.source.pinned_version() {
+            return Ok(PinnedRows { source: Arc::clone(&self.source), version });
+        }
+        match &self.backend {
+            Backend::Files(files) => {
+                let source = files.pinned()?;
+                let version = source.pinned_version().ok_or(Error::Panicked)?;
+                Ok(PinnedRows { source: Arc::new(source), version })
+            }
+            Backend::Servers(servers) => {
+                // At least what this client has committed or seen.
+                let newest = servers.client.version_id()?;
+                let client = servers.cluster.pinned(newest).connect()?;
+                let version = client.pinned_version().ok_or(Error::Panicked)?;
+                Ok(PinnedRows { source: Arc::new(client), version })
+            }
         }
     }
 
@@ -246,7 +276,7 @@ impl OpenGraph {
             Backend::Servers(servers) => servers.client.pinned_version(),
             Backend::Files(_) => self.version().ok(),
         };
-        let version = version.map(|version| format!(", version {version}")).unwrap_or_default();
+        let version = version.map(|it| format!(", version {}", it.number)).unwrap_or_default();
         let writable = if is_writer { ", writable" } else { "" };
         let nodes = grouped(self.n_nodes().into());
         let tensors = tensors.join(", ");
@@ -279,9 +309,32 @@ impl OpenGraph {
     }
 }
 
+impl Files {
+    /// Returns the version that a gather reads which begins now.
+    fn version_now(&self) -> Result<VersionTag, Error> {
+        match self.version {
+            Some(version) => Ok(version),
+            None => Ok(EmbeddedSource::version_of(&self.live, self.live.version())?),
+        }
+    }
+
+    /// Returns the rows of the version of this moment.
+    pub(crate) fn pinned(&self) -> Result<EmbeddedSource, Error> {
+        loop {
+            let number = self.live.version();
+            match EmbeddedSource::at(Arc::clone(&self.live), number) {
+                // Meanwhile a later one was committed, and this one folded into it.
+                Err(ClientError::Store(StoreError::NoVersion { .. }))
+                    if number != self.live.version() => {}
+                source => return Ok(source?),
+            }
+        }
+    }
+}
+
 impl Servers {
     fn open_topology(&self) -> Result<Topology, Error> {
-        let Some(path) = &self.topology else {
+        let Some(path) = &self.cluster.topology else {
             return Err(Error::Unsupported(
                 "servers send no edges; connect with topology=, a folder of the same graph"
                     .to_owned(),

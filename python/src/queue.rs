@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use lodestore_client::gather_queue::QueueBounds;
+use lodestore_client::source::VersionTag;
 use lodestore_client::source::tiered::TieredTensors;
 use lodestore_client::{GatherQueue, RowSource};
 use lodestore_graph::fork::PerProcess;
@@ -49,7 +50,7 @@ pub(crate) struct QueueSettings {
 pub(crate) struct RunningQueue {
     opened: Weak<OpenGraph>,
     /// The version whose rows are in memory.
-    version: Option<u32>,
+    version: Option<VersionTag>,
     tiered: Option<TieredTensors>,
     queue: GatherQueue,
 }
@@ -82,7 +83,8 @@ impl Queue {
         Self { graph, settings, running: PerProcess::new() }
     }
 
-    /// Returns the running queue over the graph as it is open now, and at its newest version.
+    /// Returns the running queue over the graph as it is open now. With memory it reads one version,
+    /// and a commit makes another queue.
     fn running(&self, opened: &Arc<OpenGraph>) -> Result<Arc<RunningQueue>, Error> {
         let version = self.version_in_memory(opened)?;
         let mut current = self.running.get_or(|_| Mutex::default()).lock().ignore_poison();
@@ -93,14 +95,14 @@ impl Queue {
         {
             return Ok(Arc::clone(last));
         }
-        let next = Arc::new(self.start(opened, version)?);
+        let next = Arc::new(self.start(opened)?);
         opened.keep_queue(&next, last.as_ref());
         *current = Arc::downgrade(&next);
         Ok(next)
     }
 
     /// Returns the version whose rows memory may hold. Without memory there is none.
-    fn version_in_memory(&self, opened: &OpenGraph) -> Result<Option<u32>, Error> {
+    fn version_in_memory(&self, opened: &OpenGraph) -> Result<Option<VersionTag>, Error> {
         if self.settings.memory_bytes.is_none() {
             return Ok(None);
         }
@@ -116,12 +118,17 @@ impl Queue {
         }
     }
 
-    fn start(&self, opened: &Arc<OpenGraph>, version: Option<u32>) -> Result<RunningQueue, Error> {
+    fn start(&self, opened: &Arc<OpenGraph>) -> Result<RunningQueue, Error> {
         let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
         let (window, together) = (*window, *together);
-        let source = Arc::clone(opened.source());
-        let tiered = memory_bytes.map(|n_bytes| TieredTensors::new(source, tensors, n_bytes));
-        let tiered = tiered.transpose()?;
+        let mut version = None;
+        let mut tiered = None;
+        if let Some(n_bytes) = *memory_bytes {
+            // Of one version from here on: else rows of the next one would meet those in memory.
+            let pinned = opened.pinned()?;
+            version = Some(pinned.version);
+            tiered = Some(TieredTensors::new(pinned.source, tensors, n_bytes)?);
+        }
         let source = tiered.as_ref().map_or(opened.source(), TieredTensors::source);
         let bounds = QueueBounds { window, together, ..QueueBounds::default() };
         let queue = GatherQueue::start(Arc::clone(source), bounds)?;

@@ -21,7 +21,8 @@ use crate::signals;
 /// discovery.
 ///
 /// The neighbours that a node draws depend on the seed of the call, the hop and the node alone.
-/// Threads, workers and the order of calls change nothing. Pickled as the graph and the fan-outs.
+/// Threads, workers and the order of calls change nothing. Pickled as the graph's edges and the
+/// fan-outs.
 #[pyclass(frozen, module = "lodestore")]
 pub(crate) struct Sampler {
     graph: Py<Graph>,
@@ -111,7 +112,8 @@ impl Sampler {
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let sampler = py.get_type::<Graph>().getattr("sampler")?;
-        (sampler, (self.graph.bind(py), &self.fanout)).into_pyobject(py)
+        let graph = Py::new(py, self.graph.get().of_edges())?;
+        (sampler, (graph, &self.fanout)).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {

@@ -35,6 +35,9 @@ pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     /// The version to read; `None` for the newest at the time of opening.
     pub(crate) version: Option<u32>,
+    /// The tag of the commit that must have made it; 0 for any.
+    #[pyo3(default)]
+    pub(crate) commit: u64,
     /// The partitions to open; `None` for all on this machine.
     pub(crate) parts: Option<Vec<u16>>,
     pub(crate) writable: bool,
@@ -55,8 +58,11 @@ pub(crate) struct Cluster {
     pub(crate) deadline: f64,
     /// Reads the version that is committed at the time of connecting.
     pub(crate) pin: bool,
-    /// The version that the pin must have.
+    /// The version of the pin; `None` for the newest at the time of connecting.
     pub(crate) version: Option<u32>,
+    /// The tag of the commit that must have made it; 0 for any.
+    #[pyo3(default)]
+    pub(crate) commit: u64,
     /// A folder of the same graph, for its edges.
     pub(crate) topology: Option<PathBuf>,
 }
@@ -65,11 +71,23 @@ pub(crate) struct Cluster {
 const TOKEN_FILE_BYTES: u64 = 4096;
 
 impl Spec {
-    /// Opens the graph.
+    /// Opens the graph, at the version that it names.
     pub(crate) fn open(&self) -> Result<OpenGraph, Error> {
-        match self {
+        self.checked(match self {
             Self::Folder(folder) => folder.open(),
             Self::Servers(cluster) => cluster.open(),
+        }?)
+    }
+
+    /// Fails unless a graph is open at the version that it names.
+    pub(crate) fn checked(&self, opened: OpenGraph) -> Result<OpenGraph, Error> {
+        match (self.version(), opened.source().pinned_version()) {
+            (Some(expected), Some(found)) if !expected.may_be(found) => {
+                let name = self.name();
+                let (expected, found) = (version_text(expected), version_text(found));
+                Err(Error::OtherVersion { name, expected, found })
+            }
+            _ => Ok(opened),
         }
     }
 
@@ -98,17 +116,37 @@ impl Spec {
     }
 
     /// Returns the specification of the same graph at one version, read-only.
-    pub(crate) fn at(&self, version: u32) -> Self {
+    pub(crate) fn at(&self, version: VersionTag) -> Self {
         match self {
             Self::Folder(folder) => {
+                let VersionTag { number, tag: commit } = version;
                 let folder = folder.clone();
-                Self::Folder(Folder { version: Some(version), writable: false, ..folder })
+                Self::Folder(Folder { version: Some(number), commit, writable: false, ..folder })
+            }
+            Self::Servers(cluster) => Self::Servers(cluster.pinned(version).into()),
+        }
+    }
+
+    /// Returns the specification of the same graph at the version that is newest when it is opened.
+    pub(crate) fn at_any(&self) -> Self {
+        match self {
+            Self::Folder(folder) => {
+                Self::Folder(Folder { version: None, commit: 0, ..folder.clone() })
             }
             Self::Servers(cluster) => {
                 let cluster = (**cluster).clone();
-                Self::Servers(Cluster { version: Some(version), pin: true, ..cluster }.into())
+                Self::Servers(Cluster { pin: false, version: None, commit: 0, ..cluster }.into())
             }
         }
+    }
+
+    /// Returns the version that it names.
+    pub(crate) fn version(&self) -> Option<VersionTag> {
+        let (version, commit) = match self {
+            Self::Folder(folder) => (folder.version, folder.commit),
+            Self::Servers(cluster) => (cluster.version, cluster.commit),
+        };
+        version.map(|number| VersionTag { number, tag: commit })
     }
 
     /// Returns the name of the graph for messages.
@@ -146,33 +184,45 @@ impl OpenGraph {
     ) -> Result<Self, Error> {
         let view = version.map_or(View::Latest, View::At);
         let store = EmbeddedStore::over(Arc::clone(&live), view)?;
-        let source = EmbeddedSource::new(EmbeddedStore::over(Arc::clone(&live), view)?);
+        let source = match version {
+            Some(version) => EmbeddedSource::at(Arc::clone(&live), version)?,
+            None => EmbeddedSource::new(EmbeddedStore::over(Arc::clone(&live), view)?),
+        };
         let infos = tensors.iter().map(|spec| source.tensor(&spec.name));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;
-        let files = Files { store, live, version };
+        let files = Files { store, live, version: source.pinned_version() };
         Ok(Self::new(Backend::Files(files), Arc::new(source), infos))
     }
 }
 
 impl Cluster {
     fn open(&self) -> Result<OpenGraph, Error> {
-        let config = ClientConfig {
-            deadline: seconds(self.deadline)?,
-            pin: self.pinned(),
-            security: self.security()?,
-            ..ClientConfig::default()
-        };
-        let client = Arc::new(Client::connect(&self.addresses, config)?);
+        let client = Arc::new(self.connect()?);
         let infos = client.tensors().to_vec();
-        let topology = self.topology.clone();
-        let servers = Servers { client: Arc::clone(&client), topology };
+        let servers = Servers { client: Arc::clone(&client), cluster: self.clone() };
         Ok(OpenGraph::new(Backend::Servers(servers), client, infos))
     }
 
+    /// Returns the same servers, pinned at a version.
+    pub(crate) fn pinned(&self, version: VersionTag) -> Self {
+        let VersionTag { number, tag: commit } = version;
+        Self { pin: true, version: Some(number), commit, ..self.clone() }
+    }
+
+    pub(crate) fn connect(&self) -> Result<Client, Error> {
+        let config = ClientConfig {
+            deadline: seconds(self.deadline)?,
+            pin: self.pin_config(),
+            security: self.security()?,
+            ..ClientConfig::default()
+        };
+        Ok(Client::connect(&self.addresses, config)?)
+    }
+
     /// Returns the version that the client keeps to.
-    fn pinned(&self) -> Option<Pin> {
+    fn pin_config(&self) -> Option<Pin> {
         match self.version {
-            Some(version) => Some(Pin::At(VersionTag::any(version))),
+            Some(number) => Some(Pin::At(VersionTag { number, tag: self.commit })),
             None => self.pin.then_some(Pin::Newest),
         }
     }
@@ -191,6 +241,38 @@ impl Cluster {
             )),
         }
     }
+}
+
+/// Reads a version: its number, or the text of the number and its commit.
+pub(crate) fn wanted_version(version: &Bound<'_, PyAny>) -> Result<VersionTag, Error> {
+    let Ok(text) = version.extract::<String>() else {
+        return Ok(VersionTag::any(version.extract()?));
+    };
+    version_of(&text).ok_or_else(|| {
+        Error::Version(format!(
+            "version: expected a version such as 3 or \"3:9f1c0a33b2d4e5f6\", found {text:?}"
+        ))
+    })
+}
+
+/// Returns a version as text: `3:9f1c0a33b2d4e5f6`, or `3` where its commit is unknown.
+pub(crate) fn version_text(version: VersionTag) -> String {
+    match version.tag {
+        0 => version.number.to_string(),
+        tag => format!("{}:{tag:016x}", version.number),
+    }
+}
+
+fn version_of(text: &str) -> Option<VersionTag> {
+    let (number, commit) = match text.split_once(':') {
+        Some((number, commit)) => (number, Some(commit)),
+        None => (text, None),
+    };
+    let number = number.parse().ok()?;
+    let Some(commit) = commit else { return Some(VersionTag::any(number)) };
+    let is_tag = commit.len() == 16 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let tag = u64::from_str_radix(commit, 16).ok().filter(|_| is_tag)?;
+    Some(VersionTag { number, tag })
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,6 +193,11 @@ def test_futures(sample: Sample, graph: lodestore.Graph) -> None:
     assert np.array_equal(out, sample.rows["feat"][[1, 2]])
     with pytest.raises(lodestore.ShapeError):
         graph.submit("feat", [1, 2], out=out[:1])
+    future = graph.submit("feat", [1, 2], out=out)
+    out.setflags(write=False)
+    for _ in range(2):
+        with pytest.raises((lodestore.Error, ValueError)):
+            future.result()
     with pytest.raises(lodestore.IdError):
         graph.submit("feat", [-1])
     called: list[int] = []
@@ -274,3 +280,85 @@ def test_bad_queues(graph: lodestore.Graph) -> None:
         queue.submit("feat", [N_NODES])
     with pytest.raises(lodestore.ShapeError):
         queue.submit("feat", [1, 2], out=np.empty((1, 33), np.float32))
+
+
+def commit_ones(graph: lodestore.Graph) -> np.ndarray:
+    """Puts ones in the place of all rows of `feat`, and commits."""
+    new = np.ones((N_NODES, 33), np.float32)
+    graph.put("feat", np.arange(N_NODES), new)
+    graph.commit()
+    return new
+
+
+@pytest.mark.parametrize("policy", ["oracle", "none"])
+@pytest.mark.parametrize("taken", [0, 3])
+def test_an_iteration_keeps_to_the_version_of_its_start(
+    copied: Sample, tmp_path: Path, policy: Any, taken: int
+) -> None:
+    with lodestore.open(copied.path, writable=True) as graph:
+        schedule = schedule_of(graph, tmp_path / "s")
+        # Memory for some rows alone: the others are read again in each epoch.
+        batches = graph.iterate(schedule, ["feat", "label"], policy=policy, memory=300_000)
+        old = [next(batches) for _ in range(taken)]
+        commit_ones(graph)
+        assert (batches.version, graph.version) == (1, 2)
+        for batch in [*old, *batches]:
+            assert np.array_equal(batch["feat"], copied.rows["feat"][batch.nodes])
+        later = graph.iterate(schedule, ["feat"])
+        assert later.version == 2 and later.version_id == graph.version_id
+        assert all((batch["feat"] == 1).all() for batch in later)
+
+
+def test_a_state_is_of_one_version(copied: Sample, tmp_path: Path) -> None:
+    with lodestore.open(copied.path, writable=True) as graph:
+        schedule = schedule_of(graph, tmp_path / "s")
+        batches = graph.iterate(schedule, ["feat"])
+        next(batches)
+        state = pickle.loads(pickle.dumps(batches.state_dict()))
+        assert state["version"] == graph.version_id
+        new = commit_ones(graph)
+        later = graph.iterate(schedule, ["feat"])
+        with pytest.raises(lodestore.VersionError, match=r"graph\.at") as caught:
+            later.load_state_dict(state)
+        assert state["version"] in str(caught.value) and graph.version_id in str(caught.value)
+        assert len(later) == len(batches) + 1, "a state that is refused moves nothing"
+        later.load_state_dict(state, other_version=True)
+        batch = next(later)
+        assert batch.index == 1 and np.array_equal(batch["feat"], new[batch.nodes])
+        again = graph.at(state["version"]).iterate(schedule, ["feat"])
+        again.load_state_dict(state)
+        batch = next(again)
+        assert batch.index == 1
+        assert np.array_equal(batch["feat"], copied.rows["feat"][batch.nodes])
+        del state["version"]
+        again.load_state_dict(state)
+
+
+def test_memory_of_a_queue_is_of_the_version_of_the_request(copied: Sample) -> None:
+    ids = np.arange(N_NODES)
+    with lodestore.open(copied.path, writable=True) as graph:
+        queue = graph.queue(memory=1 << 20, tensors=["feat"], window=64, together=1)
+        futures = [queue.submit("feat", ids) for _ in range(30)]
+        new = commit_ones(graph)
+        assert np.array_equal(queue.submit("feat", ids).result(), new)
+        for future in futures:
+            assert np.array_equal(future.result(), copied.rows["feat"]), "of one version"
+
+
+def test_a_graph_at_a_version(copied: Sample) -> None:
+    with lodestore.open(copied.path, writable=True) as graph:
+        first = graph.at()
+        new = commit_ones(graph)
+        assert (first.version, graph.version, graph.at().version) == (1, 2, 2)
+        assert np.array_equal(first["feat"][:], copied.rows["feat"])
+        for version in [2, graph.version_id]:
+            at = graph.at(version)
+            assert at.version == 2 and at.version_id == graph.version_id
+            assert np.array_equal(at["feat"][:], new)
+        for wrong in ["2:", "two", "2:12"]:
+            with pytest.raises(lodestore.VersionError, match="expected a version such as"):
+                graph.at(wrong)
+        with pytest.raises(lodestore.VersionError):
+            graph.at(3)
+    with lodestore.open(copied.path, version=first.version_id) as old:
+        assert np.array_equal(old["feat"][:], copied.rows["feat"])

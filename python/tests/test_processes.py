@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import N_NODES, Sample, Server
+from conftest import LODE, N_NODES, Sample, Server
 
 import lodestore
 
@@ -127,7 +128,8 @@ def test_children_ask_servers_by_tls(
         assert np.array_equal(graph["feat"][ids], rows[ids])
 
 
-def test_a_child_reads_the_version_of_its_parent(copied: Sample) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_a_child_reads_the_version_of_its_parent(copied: Sample, method: str) -> None:
     ids = np.array([7, 8])
     new = np.ones((2, 33), np.float32)
     with lodestore.open(copied.path) as graph:
@@ -135,11 +137,69 @@ def test_a_child_reads_the_version_of_its_parent(copied: Sample) -> None:
         # The writer is another process, so that this one has none open.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             pool.apply(put_and_commit, (copied.path, ids, new))
-        kind, first, _ = in_child("fork", graph, ids)
+        kind, first, _ = in_child(method, graph, ids)
         assert kind == "rows", first
         assert first == copied.rows["feat"][ids].tobytes() == graph["feat"][ids].tobytes()
+        copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(graph))))
+        assert copy.version_id == graph.version_id
+        assert np.array_equal(copy["feat"][ids], graph["feat"][ids])
+        sampler = pickle.loads(pickle.dumps(graph.sampler([2])))
+        assert len(sampler.sample([7], 3)[0]) > 0
     with lodestore.open(copied.path) as graph:
         assert np.array_equal(graph["feat"][ids], new)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pin", [True, False])
+def test_a_child_keeps_the_pin_of_its_parent(
+    copied: Sample, serve: Serve, method: str, pin: bool
+) -> None:
+    ids = np.array([7, 8])
+    old, new = copied.rows["feat"][ids], np.ones((2, 33), np.float32)
+    _, address = serve(copied.path, "--writable")
+    with lodestore.connect(address, pin=pin) as graph, lodestore.connect(address) as writer:
+        assert np.array_equal(graph["feat"][ids], old)
+        writer.put("feat", ids, new)
+        writer.commit()
+        kind, first, _ = in_child(method, graph, ids)
+        assert kind == "rows", first
+        assert first == (old if pin else new).tobytes() == graph["feat"][ids].tobytes()
+        copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(graph))))
+        assert copy.version == (1 if pin else 2)
+        assert np.array_equal(copy["feat"][ids], old if pin else new)
+
+
+def test_a_pickle_of_a_version_that_is_gone_is_refused_by_name(copied: Sample) -> None:
+    with lodestore.open(copied.path) as graph:
+        pickled = pickle.dumps(graph)
+    with lodestore.open(copied.path, writable=True) as graph:
+        graph.put("feat", np.arange(N_NODES), np.ones((N_NODES, 33), np.float32))
+        graph.commit()
+    subprocess.run([LODE, "compact", copied.path], check=True, capture_output=True, timeout=60)
+    with pytest.raises(lodestore.VersionError, match="version 1"):
+        pickle.loads(pickled)["feat"]
+
+
+def test_a_pickle_is_of_one_commit(copied: Sample, tmp_path: Path) -> None:
+    ids = np.arange(20)
+    other = tmp_path / "other"
+    shutil.copytree(copied.path, other)
+    for path, value in [(copied.path, 1), (other, 2)]:
+        put_and_commit(path, ids, np.full((20, 33), value, np.float32))
+    with lodestore.open(copied.path) as graph:
+        pickled, version = pickle.dumps(graph), graph.version_id
+        assert version.startswith("2:") and (graph["feat"][ids] == 1).all()
+    assert (pickle.loads(pickled)["feat"][ids] == 1).all()
+    # A version of the same number that another writer has made.
+    shutil.rmtree(copied.path)
+    other.rename(copied.path)
+    with lodestore.open(copied.path) as graph:
+        assert graph.version == 2 and graph.version_id != version
+        with pytest.raises(lodestore.VersionError, match="another commit") as caught:
+            graph.at(version)
+        assert version in str(caught.value) and graph.version_id in str(caught.value)
+    with pytest.raises(lodestore.VersionError, match="another commit"):
+        pickle.loads(pickled)["feat"]
 
 
 def put_and_commit(path: Path, ids: np.ndarray, rows: np.ndarray) -> None:

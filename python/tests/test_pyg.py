@@ -114,17 +114,69 @@ def test_rows_that_come_again_stay_in_memory(sample: Sample, graph: lodestore.Gr
         loader_of(graph, [3, 2], together=0)
 
 
-def test_memory_over_servers_needs_a_pinned_version(sample: Sample, serve: Any) -> None:
-    _, address = serve(sample.path)
-    with lodestore.connect(address, topology=sample.path) as graph:
-        loader = loader_of(graph, [3, 2], memory=1 << 24)
-        with pytest.raises(lodestore.VersionError, match="pin=True"):
-            next(iter(loader))
-    with lodestore.connect(address, topology=sample.path, pin=True) as graph:
-        loader = loader_of(graph, [3, 2], memory=1 << 24)
-        for batch in loader:
-            assert np.array_equal(batch.x.numpy(), sample.rows["feat"][batch.n_id])
-        assert loader.stats()["hit_rows"] > 0
+def rows_are(loader: lpyg.NeighborLoader, rows: np.ndarray, between: Any = None) -> None:
+    """Goes through an epoch, and calls `between` after its first batch."""
+    for number, batch in enumerate(loader):
+        assert np.array_equal(batch.x.numpy(), rows[batch.n_id])
+        if number == 0 and between is not None:
+            between()
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 24])
+def test_an_epoch_is_of_one_version(copied: Sample, memory: int | None) -> None:
+    new = np.ones((N_NODES, 33), np.float32)
+    with lodestore.open(copied.path, writable=True) as graph:
+        loader = loader_of(graph, [3, 2], memory=memory, window=2)
+
+        def commit() -> None:
+            graph.put("feat", np.arange(N_NODES), new)
+            graph.commit()
+
+        rows_are(loader, copied.rows["feat"], commit)
+        assert loader.version == 1
+        rows_are(loader, new)
+        assert loader.version == 2 and loader.version_id == graph.version_id
+
+
+@pytest.mark.parametrize("pin", [True, False])
+def test_an_epoch_over_servers_is_of_one_version(copied: Sample, serve: Any, pin: bool) -> None:
+    _, address = serve(copied.path, "--writable")
+    old, new = copied.rows["feat"], np.ones((N_NODES, 33), np.float32)
+    with (
+        lodestore.connect(address) as writer,
+        lodestore.connect(address, topology=copied.path, pin=pin) as graph,
+    ):
+        loader = loader_of(graph, [3, 2], memory=1 << 24, window=2)
+
+        def commit() -> None:
+            writer.put("feat", np.arange(N_NODES), new)
+            writer.commit()
+
+        rows_are(loader, old, commit)
+        assert loader.version == 1 and loader.stats()["hit_rows"] > 0
+        rows_are(loader, old if pin else new)
+        assert loader.version == (1 if pin else 2)
+
+
+def test_a_broken_off_epoch_leaves_nothing_to_the_next(graph: lodestore.Graph) -> None:
+    workers: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    fresh = loader_of(graph, [3, 2])
+    expected = [[flat(batch) for batch in fresh] for _ in range(2)][1]
+    loader = loader_of(graph, [3, 2], **workers)
+    for number, _ in enumerate(loader):
+        if number == 1:
+            break
+    assert [flat(batch) for batch in loader] == expected
+    loader._iterator = None
+
+
+def test_no_more_batches_are_in_flight_than_the_window(graph: lodestore.Graph) -> None:
+    loader = loader_of(graph, [3, 2], window=3)
+    batches = iter(loader)
+    for _ in range(6):
+        next(batches)
+        # The batch that was returned has left the window.
+        assert len(batches.in_flight) <= 2
 
 
 def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:

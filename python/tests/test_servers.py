@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import signal
@@ -70,8 +71,31 @@ def test_puts_and_pins(copied: Sample, serve: Serve) -> None:
         with pytest.raises(lodestore.ReadOnlyError):
             pinned.put("feat", [4], new)
         assert np.array_equal(graph.at(2)["feat"][[4]], new)
-        with pytest.raises(lodestore.VersionError, match="version 1"):
-            graph.at(1)
+        # The servers keep it for the pinned client.
+        assert np.array_equal(graph.at(1)["feat"][[4]], copied.rows["feat"][[4]])
+        with lodestore.connect(address, version=1) as first:
+            assert first.version == 1 and pinned.at().version == 1
+        with pytest.raises(lodestore.VersionError, match="version 3"):
+            graph.at(3)
+
+
+@pytest.mark.parametrize("policy", ["oracle", "none"])
+def test_an_iteration_over_servers_keeps_to_the_version_of_its_start(
+    copied: Sample, serve: Serve, tmp_path: Path, policy: str
+) -> None:
+    _, address = serve(copied.path, "--writable")
+    with lodestore.connect(address, topology=copied.path) as graph:
+        schedule = graph.schedule(
+            tmp_path / "s", roots="train", fanout=[3, 2], batch=64, epochs=2, seed=5
+        )
+        batches = graph.iterate(schedule, ["feat"], policy=policy, memory=300_000)  # type: ignore[arg-type]
+        taken = [next(batches) for _ in range(2)]
+        graph.put("feat", np.arange(N_NODES), np.ones((N_NODES, 33), np.float32))
+        graph.commit()
+        assert (batches.version, graph.version) == (1, 2)
+        for batch in [*taken, *batches]:
+            assert np.array_equal(batch["feat"], copied.rows["feat"][batch.nodes])
+        assert (next(graph.iterate(schedule, ["feat"]))["feat"] == 1).all()
 
 
 def test_read_only_servers_refuse_puts(sample: Sample, serve: Serve) -> None:
@@ -171,6 +195,28 @@ def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> Non
             took = time.monotonic() - start - 0.3
         assert took < 1.0, took
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
+def test_rows_that_come_late_wake_the_loop(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+
+    async def late(graph: lodestore.Graph) -> np.ndarray:
+        server.process.send_signal(signal.SIGSTOP)
+        future = graph.submit("feat", [1, 2])
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.2, server.process.send_signal, signal.SIGCONT)
+
+        async def rows() -> np.ndarray:
+            return await future
+
+        # Nothing else wakes it before that.
+        return await asyncio.wait_for(rows(), 20)
+
+    with lodestore.connect(address, deadline=15.0) as graph:
+        graph["feat"][[1]]
+        # With debug, a call from another thread that is not safe raises.
+        rows = asyncio.run(late(graph), debug=True)
+        assert np.array_equal(rows, sample.rows["feat"][[1, 2]])
 
 
 def test_bad_addresses_and_tokens(tmp_path: Path) -> None:

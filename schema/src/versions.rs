@@ -24,6 +24,12 @@ impl VersionTag {
         Self { number, tag: 0 }
     }
 
+    /// Returns whether both may be one version: where a commit is unknown, the number decides.
+    #[must_use]
+    pub fn may_be(self, other: Self) -> bool {
+        self.number == other.number && !self.is_other_history(other)
+    }
+
     /// Returns whether two versions have one number and different commits.
     #[must_use]
     pub fn is_other_history(self, other: Self) -> bool {

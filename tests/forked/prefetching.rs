@@ -54,7 +54,11 @@ fn is_forked<T>(refused: Result<T, ClientError>, what: &str) {
 pub(crate) fn forks_while_batches_come() {
     let source = Source::random(N_NODES, 900);
     let dir = source.import("graph", 2, "range");
-    let open = || Arc::new(EmbeddedSource::new(EmbeddedStore::open(&dir, None).unwrap()));
+    let open = || {
+        let live = Arc::clone(EmbeddedStore::open(&dir, None).unwrap().live());
+        let version = live.version();
+        Arc::new(EmbeddedSource::at(live, version).unwrap())
+    };
     let rows = open();
     let loader = BatchLoader::new(rows.clone(), rows.clone(), "feat", &[]).unwrap();
     let (policy, settings) = (PolicySpec::S3Fifo, SharedSettings::default());

@@ -69,7 +69,7 @@ impl Home {
         self.try_put(&["--connect", address], seed, true)
     }
 
-    fn try_put(&self, target: &[&str], seed: u64, is_committed: bool) -> Finished {
+    pub(crate) fn try_put(&self, target: &[&str], seed: u64, is_committed: bool) -> Finished {
         let mut numbers = Numbers(seed);
         let ids: Vec<u32> = (0..100).map(|_| numbers.below(N_NODES)).collect();
         let rows: Vec<[f32; 13]> =

@@ -100,16 +100,27 @@ pub enum TrainError {
     },
     /// Another process of the run keeps to another version of the rows.
     #[error(
-        "process {rank} of the run has pinned version {found} of the rows, the first {expected}: a commit \
-         came between; start the run again, with all processes pinned (--pin)"
+        "process {rank} of the run reads {found} of the rows, the first one {expected}: a commit came \
+         between, or their folders differ; start the run again"
     )]
     OtherVersion {
         /// Its rank.
         rank: u32,
-        /// The version of the first process; 0 for the newest at any time.
-        expected: u32,
-        /// The version of that process.
-        found: u32,
+        /// The versions of the first process.
+        expected: String,
+        /// The versions of that process.
+        found: String,
+    },
+    /// Rows of two versions would meet in a batch.
+    #[error(
+        "workers' own rows are of {own}, all others of {remote}: rows of both would meet in a batch; open \
+         both at one version"
+    )]
+    MixedVersions {
+        /// The version of workers' own rows.
+        own: String,
+        /// The version of the others.
+        remote: String,
     },
     /// The schedule that the first process has written is not here.
     #[error(

@@ -4,6 +4,9 @@
 //! This crate does not know where rows are or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
 //!
+//! All rows of a run are of one version ([`RowVersions`]), which its report and its checkpoint name;
+//! `docs/guide.md` has the rule.
+//!
 //! [`train`] runs workers in one process, [`train_together`] in several. The command `lode train`
 //! is the program over it, and `docs/training.md` has its settings.
 
@@ -55,5 +58,5 @@ pub use config::{Strategy, TrainConfig};
 pub use error::TrainError;
 pub use options::{Metric, ModelKind};
 pub use report::{Progress, TrainReport};
-pub use sources::{TrainGraph, WorkerSources};
+pub use sources::{RowVersions, TrainGraph, WorkerSources};
 pub use train::{train, train_together};

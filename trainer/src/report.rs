@@ -6,6 +6,7 @@ use crate::bottleneck::StepShares;
 use crate::collective::Traffic;
 use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
 use crate::options::{Metric, ModelKind};
+use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
 
 /// Origin of remote rows.
@@ -48,6 +49,8 @@ pub struct TrainReport {
     pub device: &'static str,
     /// Origin of remote rows.
     pub rows_from: RowsFrom,
+    /// The versions of workers' own rows and of all others; under `mixed_versions` they may differ.
+    pub versions: RowVersions,
     /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
     /// Accuracy on the test nodes, by the parameters that did best on the validation nodes. Without

@@ -92,11 +92,13 @@ impl<'a> Run<'a> {
             };
             let folder = Folder::open(&wanted.dir, wanted.resume)?;
             let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
-            if let Some(checkpoint) = checkpoints.load()? {
+            let loaded = checkpoints.load(setup.versions, config.mixed_versions)?;
+            if let Some(checkpoint) = loaded {
                 run.restore(checkpoint)?;
             }
             run.checkpoints = Some(checkpoints);
         }
+        run.record.measured.versions = Some(setup.versions);
         run.open(setup, group)?;
         Ok(run)
     }
@@ -370,6 +372,7 @@ impl Run<'_> {
             sent_bytes: Traffic::default(),
             device: if config.replay.is_some() { "replayed" } else { "cpu" },
             rows_from: setup.graph.rows_from,
+            versions: setup.versions,
             metric: config.metric,
             test_accuracy: best.accuracy.test,
             validation_accuracy: best.accuracy.validation,

@@ -16,7 +16,10 @@ use crate::sources::{TrainGraph, WorkerSources};
 /// The same config, graph and rows give the same losses bit for bit. The way to fetch, the number
 /// of cores, and the sources' speed change nothing, unless times decide what is merged
 /// ([`crate::config::Merge`]). A killed run that continues from its checkpoint ends with the same
-/// parameters as one that was not killed. Features that change meanwhile are not detected.
+/// parameters as one that was not killed.
+///
+/// All sources read one version of the rows, or the run is refused, as is a checkpoint of another
+/// version; [`TrainConfig::mixed_versions`] allows both.
 ///
 /// `progress` ends the run by breaking: after the step or the epoch that it received, or when the
 /// schedule is written. The results so far are reported, as `interrupted`. A run with checkpoints

@@ -7,13 +7,16 @@ mod planted;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
+use lodestore_client::source::VersionTag;
 use lodestore_trainer::checkpoint::{CheckpointError, Place};
 use lodestore_trainer::config::{
     CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Roots,
 };
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainReport};
-use planted::{Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling};
+use planted::{
+    Pinned, Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling,
+};
 
 const STRATEGIES: [(Strategy, HotPolicy); 4] = [
     (Strategy::Ondemand, HotPolicy::Frequency),
@@ -39,6 +42,33 @@ fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
         }
     }
     panic!("no run ended");
+}
+
+/// A checkpoint names the version of its rows; a run over another one does not continue it.
+#[test]
+fn a_run_continues_on_the_version_of_its_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let config = config(Strategy::Rapid, 2, dir.path());
+    let checkpointed = with_checkpoints(&config, &dir.path().join("c"), 0);
+    let train = |config: &TrainConfig, number, commit| {
+        let version = Some(VersionTag { number, tag: commit });
+        let rows: Arc<dyn RowSource> = Arc::new(Pinned { rows: Arc::clone(&graph.rows), version });
+        run_from(&graph, config, &rows, &rows)
+    };
+    let whole = train(&config, 4, 9).unwrap();
+    train(&TrainConfig { epochs: 1, ..checkpointed.clone() }, 4, 9).unwrap();
+    for (number, commit) in [(5, 9), (4, 8)] {
+        let error = train(&checkpointed, number, commit).unwrap_err().to_string();
+        assert!(error.contains("made with rows of version 4 (commit 0000000000000009)"), "{error}");
+        assert!(error.contains(&format!("reads version {number} (commit")), "{error}");
+    }
+    let resumed = train(&TrainConfig { epochs: 2, ..checkpointed.clone() }, 4, 9).unwrap();
+    assert_eq!(resumed.resumed_at, Some(Place { epoch: 1, step: 0 }));
+    let mixing = TrainConfig { mixed_versions: true, ..checkpointed };
+    let mixed = train(&mixing, 5, 9).unwrap();
+    assert_eq!(mixed.resumed_at, Some(Place { epoch: 2, step: 0 }));
+    assert_eq!(mixed.parameters_digest, whole.parameters_digest, "the rows are the same here");
 }
 
 /// All that was computed, bit for bit.

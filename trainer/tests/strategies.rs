@@ -17,8 +17,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lodestore_client::RowSource;
-use lodestore_client::source::PullStats;
+use lodestore_client::source::{PullStats, VersionTag};
+use lodestore_client::{ClientError, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::config::{Fetch, HopConfig, HotPolicy, Merge, Migration, Roots, Sampling};
@@ -401,17 +401,49 @@ fn processes_that_have_pinned_other_versions_do_not_train_together() {
         let config = config(strategy, 2, dir.path());
         let run = |versions: [u32; 2]| {
             run_in_ranks_from(&graph, &config, 2, &|rank| {
-                let (rows, version) = (Arc::clone(&graph.rows), versions[rank as usize]);
-                Arc::new(Pinned { rows, version })
+                let version = Some(VersionTag::any(versions[rank as usize]));
+                Arc::new(Pinned { rows: Arc::clone(&graph.rows), version })
             })
         };
         assert!(run([4, 4]).iter().all(Result::is_ok));
         for found in run([4, 5]) {
             let found = found.unwrap_err().to_string();
-            assert!(found.contains("process 1 of the run has pinned version 5"), "{found}");
-            assert!(found.contains("the first 4"), "{found}");
+            assert!(found.contains("process 1 of the run reads version 5"), "{found}");
+            assert!(found.contains("the first one version 4"), "{found}");
         }
     }
+}
+
+/// Own rows of one version never meet others' of another one, however these are fetched.
+#[test]
+fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = planted(2);
+    let pinned = |version| -> Arc<dyn RowSource> {
+        Arc::new(Pinned { rows: Arc::clone(&graph.rows), version })
+    };
+    let of = |number, commit| Some(VersionTag { number, tag: commit });
+    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+        let config = config(strategy, 2, dir.path());
+        for others in [of(2, 7), of(1, 8), None] {
+            let found = run_from(&graph, &config, &pinned(of(1, 7)), &pinned(others));
+            let error = found.unwrap_err();
+            assert!(matches!(error, TrainError::MixedVersions { .. }), "{strategy}: {error}");
+            assert!(error.to_string().contains("version 1 (commit 0000000000000007)"), "{error}");
+        }
+        let same = run_from(&graph, &config, &pinned(of(1, 7)), &pinned(of(1, 7))).unwrap();
+        assert!(same.versions.is_one() && same.versions.own == of(1, 7), "{strategy}");
+        let mixing = TrainConfig { mixed_versions: true, ..config };
+        let mixed = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(of(2, 8))).unwrap();
+        assert_eq!((mixed.versions.own, mixed.versions.remote), (of(1, 7), of(2, 8)));
+    }
+    let loose = config(Strategy::Ondemand, 2, dir.path());
+    let found = run_from(&graph, &loose, &pinned(None), &pinned(None));
+    assert!(matches!(found, Err(TrainError::Client(ClientError::Unpinned { .. }))), "{found:?}");
+    // What rapid keeps over epochs is of one version also where versions may mix.
+    let mixing = TrainConfig { mixed_versions: true, ..config(Strategy::Rapid, 2, dir.path()) };
+    let found = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(None));
+    assert!(matches!(found, Err(TrainError::Client(ClientError::Unpinned { .. }))), "{found:?}");
 }
 
 /// Recorded steps take their time under every strategy, and their losses stand for the same rows.

@@ -62,9 +62,16 @@ impl Reached {
         self.0.lock().ignore_poison().elapsed()
     }
 
-    /// Passes on how a request ended.
+    /// Passes on how a request ended; what the store says of an object is an answer.
     fn noted<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if !result.as_ref().is_err_and(is_transient) {
+        let has_answered = match &result {
+            Ok(_) => true,
+            Err(error) => matches!(
+                error,
+                Error::NotFound { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. }
+            ),
+        };
+        if has_answered {
             *self.0.lock().ignore_poison() = Instant::now();
         }
         result

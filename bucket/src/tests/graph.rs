@@ -16,7 +16,7 @@ use lodestore_store::{
 };
 
 /// Nodes of a graph: two partitions of equal size.
-pub(super) const N_NODES: u32 = 2000;
+pub(crate) const N_NODES: u32 = 2000;
 
 /// Rows of one number each: `value` + node.
 struct Rows {
@@ -49,7 +49,7 @@ impl TensorSource for Rows {
 }
 
 /// Imports a graph of two partitions with the tensors `feat` and `label`.
-pub(super) fn import(dir: &Path) -> PathBuf {
+pub(crate) fn import(dir: &Path) -> PathBuf {
     let graph = dir.join("graph");
     let order: Vec<u32> = (0..N_NODES).collect();
     let book = PartitionBook::new(vec![0, N_NODES / 2, N_NODES]).unwrap();
@@ -72,13 +72,13 @@ pub(super) fn import(dir: &Path) -> PathBuf {
     graph
 }
 
-pub(super) fn open(graph: &Path, mode: OpenMode) -> Arc<GraphHandle> {
+pub(crate) fn open(graph: &Path, mode: OpenMode) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();
     Arc::new(GraphHandle::open(graph, None, mode, &OpenOptions::default()).unwrap())
 }
 
 /// Commits rows of `feat` of some nodes of both partitions; returns the version.
-pub(super) fn commit(live: &GraphHandle, value: u32) -> u32 {
+pub(crate) fn commit(live: &GraphHandle, value: u32) -> u32 {
     let ids: Vec<NodeId> = (0..N_NODES).step_by(10).map(NodeId).collect();
     let rows: Vec<u8> = ids.iter().flat_map(|id| (value + id.0).to_le_bytes()).collect();
     live.put_rows("feat", &ids, &rows).unwrap();
@@ -86,7 +86,7 @@ pub(super) fn commit(live: &GraphHandle, value: u32) -> u32 {
 }
 
 /// Returns all rows of a tensor of a folder.
-pub(super) fn rows(graph: &Path, tensor: &str) -> Vec<u8> {
+pub(crate) fn rows(graph: &Path, tensor: &str) -> Vec<u8> {
     let store = EmbeddedStore::over(open(graph, OpenMode::Read), View::Latest).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut rows = vec![0; 4 * ids.len()];
@@ -95,7 +95,7 @@ pub(super) fn rows(graph: &Path, tensor: &str) -> Vec<u8> {
 }
 
 /// Drops `label` and writes it again, with other rows.
-pub(super) fn replace_label(graph: &Path) {
+pub(crate) fn replace_label(graph: &Path) {
     let live = open(graph, OpenMode::Write);
     let spec = live.graph().tensor("label").unwrap().clone();
     live.drop_tensor("label").unwrap();

@@ -20,9 +20,9 @@ Example:
   lode gc s3://bucket/my-graph --keep 3 --unpin paper
 
 The newest version stays always, and so do versions that are pinned, versions that were replaced
-within the grace period, and chunks that were uploaded within it: readers and writers may be midway.
-Ages are those by the clock of the store. A shorter grace period than 24 hours is safe only while
-nothing pushes or pulls.")]
+within the grace period, and chunks of a push under way, however long it takes: readers and writers
+may be midway. Ages are those by the clock of the store. A shorter grace period than 24 hours is safe
+only while nothing pushes or pulls.")]
 pub(crate) struct GcArgs {
     /// Where the graph is stored; `lode push --help` has the forms.
     url: String,

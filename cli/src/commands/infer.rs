@@ -11,9 +11,7 @@ use lodestore_client::source::PullStats;
 use lodestore_client::{EmbeddedSource, RowSource};
 use lodestore_graph::peak_rss_bytes;
 use lodestore_store::codec::SegmentCodec;
-use lodestore_store::{
-    Dtype, EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec, View,
-};
+use lodestore_store::{Dtype, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec};
 use lodestore_trainer::infer::{InferConfig, InferOutput, Inference};
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{ModelKind, TrainGraph, WorkerSources};
@@ -81,8 +79,8 @@ impl InferArgs {
         let topology = open_topology(&graph)?;
         let options = OpenOptions::default();
         let live = Arc::new(GraphHandle::open(graph.clone(), None, OpenMode::Write, &options)?);
-        let store = EmbeddedStore::over(Arc::clone(&live), View::Latest)?;
-        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let rows: Arc<dyn RowSource> =
+            Arc::new(EmbeddedSource::at(Arc::clone(&live), live.version())?);
         let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
         let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
         let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
@@ -93,7 +91,7 @@ impl InferArgs {
             output: self.output,
             memory_bytes: self.memory,
             work_dir: work_dir(&self.graph, &self.out_tensor)?,
-            version: format!("{:?}", live.part_versions()),
+            version: format!("{:?}", live.part_version_ids()),
         };
         let mut model = Inference::open(&self.model, &on, &sources, &infer)?;
         let spec = TensorSpec::new(&self.out_tensor, Dtype::F32, model.width() as u32)?;

@@ -18,8 +18,8 @@ Example:
   lode push my-graph s3://bucket/my-graph
   lode push my-graph file:///mnt/share/my-graph
 
-If it is cut off, run it again: it continues. Puts and commits may run meanwhile; rows that are
-not committed stay here. Of two writers that publish one after the other without a pull, the second
+Each partition is published as soon as all of it is there. If it is cut off, run it again: it
+continues, for 6 hours. Puts and commits may run meanwhile; rows that are not committed stay here. Of two writers that publish one after the other without a pull, the second
 is refused. URLs: file:///PATH, s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH; all but file://
 need a build with --features object-store. Credentials come from the environment (AWS_..., GOOGLE_...,
 AZURE_...) or the machine's role. docs/object-storage.md has the rest.")]

@@ -15,6 +15,7 @@ use lodestore_store::StoreError;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
+use crate::source::RowSource;
 
 /// Reason why rows are not available.
 #[derive(Debug, Error)]
@@ -401,6 +402,15 @@ pub enum ClientError {
         /// The obstacle.
         reason: String,
     },
+    /// Rows are to be kept over commits, and the source of them keeps to no version.
+    #[error(
+        "{what} keeps rows, and its source reads the newest version of each moment: rows of several \
+         versions would meet; pin the source to one version"
+    )]
+    Unpinned {
+        /// What keeps rows.
+        what: &'static str,
+    },
     /// Batches take turns, and one of them gave up its own.
     #[error("batch {batch} cannot be loaded, since one before it failed")]
     Abandoned {
@@ -434,6 +444,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Returns the version of `source`, whose rows `what` keeps over commits.
+    pub(crate) fn check_pinned(
+        source: &dyn RowSource,
+        what: &'static str,
+    ) -> Result<VersionTag, Self> {
+        source.pinned_version().ok_or(Self::Unpinned { what })
+    }
+
     /// Returns whether the connection that it came over is in step, and serves the next request as
     /// well. A server may close it all the same.
     pub(crate) fn leaves_connection(&self) -> bool {

@@ -13,7 +13,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows, VersionTag};
 
 /// Bytes of rows that filling the buffer pulls together.
 const FILL_BYTES: usize = 8 << 20;
@@ -23,8 +23,8 @@ const FILL_BYTES: usize = 8 << 20;
 /// that a round of eviction wants in place of its victims are pulled together with the next batch's
 /// misses.
 ///
-/// A row is served as it was when it was pulled: for tensors that do not change, for a pinned
-/// version, or together with [`HaloBuffer::forget`]. One pull at a time; others wait for it. A
+/// A row is served as it was when it was pulled. So `inner` keeps to one version, or whoever commits
+/// has the buffer [`HaloBuffer::forget`] the rows that changed. One pull at a time; others wait for it. A
 /// forked child has none of its parent's: there pulls fail with [`ClientError::Forked`].
 pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
@@ -190,6 +190,10 @@ impl RowSource for HaloBuffer {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.inner.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.inner.pinned_version()
     }
 
     fn buffer_bytes(&self) -> Option<u64> {

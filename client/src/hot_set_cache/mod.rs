@@ -74,13 +74,18 @@ struct State {
 impl<'scope> HotSetCache<'scope> {
     /// Builds the set of the first of `epochs` now and begins with the next.
     ///
-    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source.
+    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source. A set
+    /// takes over rows of the one before, so that all are of the version of that source.
+    ///
+    /// # Errors
+    /// [`ClientError::Unpinned`] where the source keeps to no version, and those of a pull.
     pub fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         loader: &BatchLoader,
         epochs: Range<u32>,
         choose: Arc<ChooseHotSet<'scope>>,
     ) -> Result<Self, ClientError> {
+        ClientError::check_pinned(loader.remote(), "a steady cache")?;
         let none = HotSet::empty(loader.row_bytes())?;
         let Range { start: first, end: n_epochs } = epochs;
         let built = build(loader, &choose(first)?, &none)?;

@@ -248,3 +248,13 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
         thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[test]
+fn a_set_takes_over_no_rows_of_a_source_that_keeps_to_no_version() {
+    let loader = loader(&TestSource::unpinned());
+    thread::scope(|scope| {
+        let started = HotSetCache::start(scope, &loader, 0..2, Arc::new(sliding));
+        let error = started.err();
+        assert!(matches!(error, Some(ClientError::Unpinned { .. })), "{error:?}");
+    });
+}

@@ -107,6 +107,8 @@ impl OracleTier {
     /// Returns the same with rows in it before the first batch, and the stats of their pulls, which
     /// are VectorPulls.
     ///
+    /// Fails with [`ClientError::Unpinned`] where the loader's remote rows keep to no version.
+    ///
     /// This does not increase the number of rows moved. No such row yields before it is used, since
     /// a row that is missed before then would precede it in [`TierFill::soonest`].
     pub fn filled(
@@ -116,6 +118,7 @@ impl OracleTier {
         batches: &Range<u32>,
         fill: TierFill<'_>,
     ) -> Result<(Self, LoadStats), ClientError> {
+        ClientError::check_pinned(loader.remote(), "a planned tier")?;
         let TierFill { soonest, most_rows } = fill;
         let row_bytes = loader.row_bytes();
         let most_rows = most_rows.min(FILL_BYTES / row_bytes.max(1)).max(1);

@@ -15,7 +15,7 @@ use crate::cluster::ClusterMap;
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
@@ -308,8 +308,8 @@ impl RowSource for Client {
         Ok(self.tensors[self.position(name)?].clone())
     }
 
-    fn pinned_version(&self) -> Option<u32> {
-        self.pinned.as_ref().map(|pinned| pinned.number)
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.pinned.as_ref().map(|pinned| pinned.version(self.book.parts()))
     }
 
     fn pull_overlapped(

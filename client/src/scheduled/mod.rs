@@ -23,7 +23,7 @@ use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
 use crate::oracle_tier::{OracleTier, TierFill};
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
-use crate::source::{PullKind, RowSource};
+use crate::source::{PullKind, RowSource, VersionTag};
 
 /// Policy for the rows that stay in memory between batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub struct ScheduledBatches {
     receiver: Mutex<Receiver<Result<ScheduledBatch, ClientError>>>,
     stop: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
+    version: VersionTag,
     process: Generation,
 }
 
@@ -85,9 +86,10 @@ impl ScheduledBatches {
     /// Starts a thread that prepares batches of a schedule of the source's graph.
     ///
     /// The rows of `tensors[0]` are prefetched and retained; those of the others are pulled batch
-    /// by batch.
+    /// by batch. All are of one version, whatever is committed meanwhile: that of `source`.
     ///
     /// # Errors
+    /// [`ClientError::Unpinned`] for a source that keeps to no version;
     /// [`ClientError::UnknownTensor`]; [`ScheduleError::NoSuchBatch`] for a worker without batches.
     ///
     /// # Panics
@@ -101,6 +103,7 @@ impl ScheduledBatches {
         config: &IterationConfig,
     ) -> Result<Self, ClientError> {
         let (tensor, others) = tensors.split_first().expect("at least one tensor");
+        let version = ClientError::check_pinned(&**source, "an iteration over a schedule")?;
         for other in others {
             source.tensor(other)?;
         }
@@ -126,7 +129,8 @@ impl ScheduledBatches {
         };
         let thread = thread::Builder::new().name("scheduled".to_owned());
         thread.spawn(move || worker_thread.run()).map_err(|source| ClientError::Poll { source })?;
-        Ok(Self { receiver: Mutex::new(receiver), stop, stats, process: Generation::now() })
+        let receiver = Mutex::new(receiver);
+        Ok(Self { receiver, stop, stats, version, process: Generation::now() })
     }
 
     /// Waits up to `time` for the next batch. Returns `Some(None)` after the last one, and `None`
@@ -148,6 +152,12 @@ impl ScheduledBatches {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
         }
+    }
+
+    /// Returns the version of all rows.
+    #[must_use]
+    pub fn version(&self) -> VersionTag {
+        self.version
     }
 
     /// Returns the counters so far; none in a forked child.

@@ -231,3 +231,17 @@ fn unknown_tensors_and_workers_are_refused() {
     assert!(matches!(start(&["x"], 1), Some(ClientError::Schedule(_))));
     drop(dir);
 }
+
+#[test]
+fn rows_without_a_version_are_not_kept() {
+    let (_dir, path, schedule) = schedule();
+    let source: Arc<dyn RowSource> = TestSource::unpinned();
+    for retention in [Retention::Oracle, Retention::Nothing] {
+        let tensors = ["x".to_owned()];
+        let config = config(retention);
+        let schedule = Arc::clone(&schedule);
+        let started = ScheduledBatches::start(&source, schedule, &path, &tensors, &config);
+        let error = started.err();
+        assert!(matches!(error, Some(ClientError::Unpinned { .. })), "{error:?}");
+    }
+}

@@ -1,22 +1,54 @@
 //! The store in the trainer's own process.
 
+use std::sync::Arc;
+
 use lodestore_graph::{NodeId, PartitionBook};
-use lodestore_store::EmbeddedStore;
+use lodestore_store::{EmbeddedStore, GraphHandle, View};
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// Rows straight from the store's files: no server and no copy over a wire.
 #[derive(Debug)]
 pub struct EmbeddedSource {
     store: EmbeddedStore,
+    /// The version of all rows, unless the store reads the newest one of each moment.
+    pinned: Option<VersionTag>,
 }
 
 impl EmbeddedSource {
-    /// Serves rows of the partitions that `store` has open.
+    /// Serves rows of the partitions that `store` has open. Where the store reads the newest
+    /// version of each moment, nobody may keep these rows over a commit.
     #[must_use]
     pub fn new(store: EmbeddedStore) -> Self {
-        Self { store }
+        Self { store, pinned: None }
+    }
+
+    /// Serves rows of one committed version of the partitions that are open.
+    ///
+    /// # Errors
+    /// [`lodestore_store::StoreError::NoVersion`] for a version that is not committed, or was folded
+    /// into a later one.
+    pub fn at(live: Arc<GraphHandle>, version: u32) -> Result<Self, ClientError> {
+        let pinned = Self::version_of(&live, version)?;
+        let store = EmbeddedStore::over(live, View::At(version))?;
+        Ok(Self { store, pinned: Some(pinned) })
+    }
+
+    /// Returns a version of open files with the commit that made it, where all partitions have
+    /// recorded one.
+    ///
+    /// # Errors
+    /// [`lodestore_store::StoreError::HistoriesDiffer`] where two partitions have made it by different
+    /// commits.
+    pub fn version_of(live: &GraphHandle, version: u32) -> Result<VersionTag, ClientError> {
+        Ok(VersionTag { number: version, tag: live.common_commit(version)?.tag() })
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &EmbeddedStore {
+        &self.store
     }
 
     /// Returns the stats of a gather of these rows.
@@ -34,6 +66,10 @@ impl RowSource for EmbeddedSource {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         Ok(self.store.tensor(name)?.clone())
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.pinned
     }
 
     fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {

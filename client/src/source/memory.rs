@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A graph's rows in memory, every tensor whole.
 #[derive(Debug)]
@@ -52,6 +52,11 @@ impl RowSource for MemorySource {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.find(name).map(|(info, _)| info.clone())
+    }
+
+    /// Returns version 0: nothing changes these rows.
+    fn pinned_version(&self) -> Option<VersionTag> {
+        Some(VersionTag::any(0))
     }
 
     fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {

@@ -10,6 +10,8 @@ use std::{ops::AddAssign, time::Duration};
 use lodestore_graph::{NodeId, PartitionBook};
 /// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
 pub use lodestore_schema::request::PullKind;
+/// A version as peers and sources name it: its number, and a tag of its commit.
+pub use lodestore_schema::versions::VersionTag;
 /// Name and shape of a tensor.
 pub use lodestore_store::TensorSpec as TensorInfo;
 use serde::{Deserialize, Serialize};
@@ -70,8 +72,9 @@ pub trait RowSource: Send + Sync {
         None
     }
 
-    /// Returns the only version that rows are of, if the source keeps to one.
-    fn pinned_version(&self) -> Option<u32> {
+    /// Returns the only version that rows are of, if the source keeps to one: files, servers or
+    /// memory that are pinned. Whoever keeps rows of it over a commit keeps rows of this version.
+    fn pinned_version(&self) -> Option<VersionTag> {
         None
     }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lodestore_client::source::{PullStats, TensorInfo};
+use lodestore_client::source::{PullStats, TensorInfo, VersionTag};
 use lodestore_client::{ClientError, EmbeddedSource, PullKind, RowSource};
 use lodestore_graph::edges::MemoryEdges;
 use lodestore_graph::partition::{PartitionConfig, PartitionReport, partition};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId, PartitionBook, splitmix64};
-use lodestore_store::{Dtype, EmbeddedStore, Graph};
+use lodestore_store::{Dtype, Graph, GraphHandle, OpenMode, OpenOptions};
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{Metric, TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
@@ -113,8 +113,10 @@ impl Source {
         let undirected = graph.meta().undirected;
         let topology = open_topology(&graph)?;
         let n_nodes = topology.n_nodes();
-        let store = EmbeddedStore::open(dir, None)?;
-        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::new(store));
+        let options = OpenOptions::default();
+        let live = GraphHandle::open(graph.clone(), None, OpenMode::Read, &options)?;
+        let version = live.version();
+        let rows: Arc<dyn RowSource> = Arc::new(EmbeddedSource::at(Arc::new(live), version)?);
         let row_bytes = rows.tensor(&TrainConfig::default().feature_tensor)?.row_bytes() as u64;
         Ok(Self {
             name: folder_name(dir)?,
@@ -240,6 +242,10 @@ impl RowSource for Relabelled {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.rows.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
     }
 
     fn pull_overlapped(

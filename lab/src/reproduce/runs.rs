@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lodestore_client::{ClientConfig, Security};
+use lodestore_client::{ClientConfig, Pin, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::config::{HotPolicy, Sampling};
 use lodestore_trainer::report::EpochReport;
@@ -291,7 +291,8 @@ pub(super) fn addresses(links: &[ShapedServer]) -> Vec<String> {
 
 /// Returns a run of `train` with rows from the servers at `connect`, which may be slow.
 pub(super) fn train_run(graph: &Path, connect: Vec<String>, train: TrainConfig) -> TrainRun {
-    let client = ClientConfig { deadline: DEADLINE, ..ClientConfig::default() };
+    let client =
+        ClientConfig { deadline: DEADLINE, pin: Some(Pin::Newest), ..ClientConfig::default() };
     TrainRun { client, ..TrainRun::new(graph.to_owned(), connect, train) }
 }
 

@@ -111,7 +111,7 @@ impl GraphHandle {
     /// partition has recorded none.
     ///
     /// Fails with [`StoreError::HistoriesDiffer`] where two of them made it by different commits.
-    pub(super) fn common_commit(&self, number: u32) -> Result<CommitId, StoreError> {
+    pub fn common_commit(&self, number: u32) -> Result<CommitId, StoreError> {
         let parts = self.open_parts();
         let mut known: Option<(PartId, CommitId)> = None;
         let mut is_complete = true;

@@ -110,6 +110,17 @@ pub enum CheckpointFault {
         /// Those of the checkpoint.
         found: String,
     },
+    /// A checkpoint of a run over rows of another version.
+    #[error(
+        "made with rows of {found}, this run reads {expected}; resume at that version, or allow the run \
+         to mix versions"
+    )]
+    Rows {
+        /// The versions that this run reads.
+        expected: String,
+        /// Those of the checkpoint.
+        found: String,
+    },
     /// Further than the run is to go.
     #[error(
         "the checkpoint is in epoch {} of a run of {epochs}; ask for more epochs",

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::format::{self, HEADER_BYTES, Header};
-use super::{Checkpoint, CheckpointError, Identity};
+use super::{Checkpoint, CheckpointError, CheckpointFault, Identity};
 
 /// A folder that no other run uses while this lives.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Folder {
             opened => opened.map_err(io_error(&path, "open"))?,
         };
         let n_bytes = file.metadata().map_err(io_error(&path, "measure"))?.len();
-        let in_file = |fault| CheckpointError::File { path: path.clone(), fault };
+        let in_file = |fault| self.fault(fault);
         let mut bytes = Vec::new();
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
@@ -82,6 +82,11 @@ impl Folder {
         fs::rename(&partial, &path).map_err(io_error(&path, "replace"))?;
         let dir = File::open(&self.dir).and_then(|dir| dir.sync_all());
         dir.map_err(io_error(&self.dir, "sync"))
+    }
+
+    /// Returns the error of a checkpoint with this fault.
+    pub(super) fn fault(&self, fault: CheckpointFault) -> CheckpointError {
+        CheckpointError::File { path: self.path(), fault }
     }
 
     fn path(&self) -> PathBuf {

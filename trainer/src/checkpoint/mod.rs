@@ -19,6 +19,7 @@ use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::error::TrainError;
 use crate::report::EpochReport;
+use crate::sources::RowVersions;
 
 pub use crate::step::Place;
 pub use error::{CheckpointError, CheckpointFault};
@@ -40,6 +41,10 @@ pub(crate) struct Checkpoint {
 /// Measurements so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
+    /// The versions of the rows with which the last steps were made; `None` in checkpoints of older
+    /// releases.
+    #[serde(default)]
+    pub(crate) versions: Option<RowVersions>,
     /// The epochs that are over.
     pub(crate) epochs: Vec<EpochReport>,
     /// Sums over the steps of the present epoch: roots, those of them that the model got right, and
@@ -105,9 +110,22 @@ impl Checkpoints {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// Loads the checkpoint to continue from, if there is one.
-    pub(crate) fn load(&self) -> Result<Option<Checkpoint>, TrainError> {
-        Ok(self.folder.load(&self.identity)?)
+    /// Loads the checkpoint to continue from, if there is one. Unless `any_version`, it must have been
+    /// made with rows of `versions`.
+    pub(crate) fn load(
+        &self,
+        versions: RowVersions,
+        any_version: bool,
+    ) -> Result<Option<Checkpoint>, TrainError> {
+        let checkpoint = self.folder.load(&self.identity)?;
+        let found = checkpoint.as_ref().and_then(|checkpoint| checkpoint.measured.versions);
+        match found {
+            Some(found) if !found.agree(versions) && !any_version => {
+                let (expected, found) = (versions.to_string(), found.to_string());
+                Err(self.folder.fault(CheckpointFault::Rows { expected, found }).into())
+            }
+            _ => Ok(checkpoint),
+        }
     }
 
     /// Returns whether one is due within an epoch, after the `n_steps`-th step of the run.

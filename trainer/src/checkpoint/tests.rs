@@ -42,7 +42,13 @@ fn sample() -> Checkpoint {
             parameters: lists(7.0),
             evaluated: 1,
         },
-        measured: Measured { epochs, n_roots: 96, n_right: 31, loss: 0.1 * 3.0 },
+        measured: Measured {
+            versions: Some(RowVersions::default()),
+            epochs,
+            n_roots: 96,
+            n_right: 31,
+            loss: 0.1 * 3.0,
+        },
         step_losses: (0..11).map(|i| 1.0 / f64::from(i + 3)).collect(),
     }
 }
@@ -249,7 +255,10 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     first.save(&sample()).unwrap();
     let last = Checkpoint { best: BestModel::default(), ..sample() };
     first.save(&last).unwrap();
-    assert_eq!((first.written, first.load().unwrap()), (2, Some(last.clone())));
+    assert_eq!(
+        (first.written, first.load(RowVersions::default(), false).unwrap()),
+        (2, Some(last.clone()))
+    );
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));

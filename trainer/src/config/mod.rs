@@ -104,6 +104,9 @@ pub struct TrainConfig {
     /// `rapid`: whether the schedule of another run may be replaced there; otherwise it is an
     /// error.
     pub replace_schedule: bool,
+    /// Whether rows of several versions may meet: a worker's own with those of others in a batch, or
+    /// those of a checkpoint with those after it. Otherwise each is an error.
+    pub mixed_versions: bool,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,
     /// Where the best parameters go when the run is over or ended, as safetensors.
@@ -267,6 +270,7 @@ impl Default for TrainConfig {
             memory_budget_bytes: None,
             schedule_path: PathBuf::from("train.schedule"),
             replace_schedule: false,
+            mixed_versions: false,
             checkpoint: None,
             save_model: None,
             feature_tensor: "feat".to_owned(),

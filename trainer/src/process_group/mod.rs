@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::adam::ReplicaState;
 use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
+use crate::sources::RowVersions;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 
@@ -50,8 +51,8 @@ pub(crate) struct ProcessGroup<'c> {
 pub(crate) struct Opening {
     /// Digest of everything that must be the same in all processes.
     pub(crate) digest: [u32; 8],
-    /// The version of rows that its sources keep to; 0 for the newest.
-    pub(crate) version: u32,
+    /// The versions of its rows.
+    pub(crate) versions: RowVersions,
     /// The pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
     /// From the leader: where the run continues, and after how many updates of each replica. The
@@ -121,13 +122,14 @@ impl<'c> ProcessGroup<'c> {
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
         opening.resumed = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
         let mut all = self.exchange(&opening)?;
-        let (mut filled, expected) = (LoadStats::default(), all[0].version);
+        let (mut filled, expected) = (LoadStats::default(), all[0].versions);
         for (message, rank) in all.iter().zip(0..) {
             if message.digest != opening.digest {
                 return Err(TrainError::OtherRun { rank });
             }
-            let found = message.version;
-            if found != expected {
+            let found = message.versions;
+            if !found.agree(expected) {
+                let (expected, found) = (expected.to_string(), found.to_string());
                 return Err(TrainError::OtherVersion { rank, expected, found });
             }
             filled += message.filled;

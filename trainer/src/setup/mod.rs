@@ -31,7 +31,7 @@ use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
 use crate::process_group::{Opening, ProcessGroup};
 use crate::report::Progress;
-use crate::sources::{TrainGraph, WorkerSources};
+use crate::sources::{RowVersions, TrainGraph, WorkerSources};
 use crate::step::Place;
 use crate::strategy::hop::{Iterations, Micrographs};
 use crate::strategy::{Ondemand, Planned, RandomBatches, Rapid, Share};
@@ -46,6 +46,8 @@ pub(crate) struct Setup<'a> {
     /// Entries of the workers of this process, in the order of `workers`.
     sources: &'a [WorkerSources],
     pub(crate) workers: Vec<u32>,
+    /// The versions of all rows.
+    pub(crate) versions: RowVersions,
     pub(crate) labels: Labels,
     /// Batches in an epoch of each worker of the run; under `sdt` of each partition.
     n_batches: Vec<u32>,
@@ -70,6 +72,7 @@ impl<'a> Setup<'a> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
         check_buffers(config.fetch(), sources, &workers)?;
+        let versions = RowVersions::of(sources, config.mixed_versions)?;
         let owned = owned_parts(config, graph, workers[0]);
         let known_classes = file.map(ModelFile::n_classes).transpose()?;
         let labels = Labels::read(&sources[0], &owned, graph.book, config, known_classes)?;
@@ -94,6 +97,7 @@ impl<'a> Setup<'a> {
             graph,
             sources,
             workers,
+            versions,
             labels,
             n_batches,
             features,
@@ -174,8 +178,10 @@ impl<'a> Setup<'a> {
     pub(crate) fn opening(&self) -> Opening {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
-        let version = self.sources[0].untiered.pinned_version().unwrap_or(0);
-        Opening { digest: self.digest(), version, filled, resumed: None }
+        // Processes of a run that mixes versions need not have the same.
+        let is_mixed = self.config.mixed_versions;
+        let versions = if is_mixed { RowVersions::default() } else { self.versions };
+        Opening { digest: self.digest(), versions, filled, resumed: None }
     }
 
     /// Returns the digest of all that must be the same in all processes of a run.

@@ -19,7 +19,7 @@ use lodestore_cache::{PolicySpec, Tier};
 use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
-use lodestore_client::{ClientError, PullKind, RowSource};
+use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
@@ -280,6 +280,10 @@ impl RowSource for Noting {
         self.rows.tensor(name)
     }
 
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
+    }
+
     fn pull_overlapped(
         &self,
         tensor: &str,
@@ -304,10 +308,10 @@ impl RowSource for Noting {
     }
 }
 
-/// A source that keeps to one version.
+/// A source that keeps to this version, or to none.
 pub(crate) struct Pinned {
     pub(crate) rows: Arc<MemorySource>,
-    pub(crate) version: u32,
+    pub(crate) version: Option<VersionTag>,
 }
 
 impl RowSource for Pinned {
@@ -319,8 +323,8 @@ impl RowSource for Pinned {
         self.rows.tensor(name)
     }
 
-    fn pinned_version(&self) -> Option<u32> {
-        Some(self.version)
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.version
     }
 
     fn pull_overlapped(
@@ -362,6 +366,10 @@ where
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.rows.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
     }
 
     fn pull_overlapped(

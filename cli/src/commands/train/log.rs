@@ -5,7 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use lodestore_trainer::RowVersions;
 use lodestore_trainer::step::WorkerStep;
+use serde::Serialize;
 
 /// Begin of every line.
 const BEGIN: &[u8] = b"{\"epoch\":";
@@ -20,17 +22,27 @@ pub(super) struct StepLog {
     /// Lines of a run that this one continues from stay, and more follow.
     resumes: bool,
     has_begun: bool,
+    versions: RowVersions,
     lines: Vec<u8>,
+}
+
+/// A line.
+#[derive(Serialize)]
+struct LogLine<'a> {
+    #[serde(flatten)]
+    step: &'a WorkerStep,
+    /// The versions of its rows.
+    versions: RowVersions,
 }
 
 impl StepLog {
     /// Opens the file, and leaves what it has: the run may yet be refused, and the lines another's.
     /// One that has any is an error, unless the run `resumes`.
-    pub(super) fn open(path: &Path, resumes: bool) -> Result<Self> {
+    pub(super) fn open(path: &Path, resumes: bool, versions: RowVersions) -> Result<Self> {
         let options = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = options.with_context(|| cannot("open", path))?;
         let (path, lines) = (path.to_owned(), Vec::new());
-        let log = Self { path, file, resumes, has_begun: false, lines };
+        let log = Self { path, file, resumes, has_begun: false, versions, lines };
         log.check()?;
         Ok(log)
     }
@@ -44,7 +56,8 @@ impl StepLog {
         }
         self.lines.clear();
         for step in steps {
-            serde_json::to_writer(&mut self.lines, step)?;
+            let line = LogLine { step, versions: self.versions };
+            serde_json::to_writer(&mut self.lines, &line)?;
             self.lines.push(b'\n');
         }
         self.file.write_all(&self.lines).with_context(|| cannot("write to", &self.path))

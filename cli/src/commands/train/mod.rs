@@ -10,6 +10,7 @@ mod run;
 mod sources;
 mod strategy_args;
 mod tiers;
+mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -190,11 +191,17 @@ pub struct TrainArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..))]
     deadline: u64,
-    /// With --connect: only rows of the version that the servers have committed at the start,
-    /// whatever is put, committed and compacted later. The processes of a run must all find the
-    /// same.
+    /// With --connect: all rows are of the version that the servers have committed at the start; own
+    /// rows too, from the graph's files. Without it the newest version of the files must be that of
+    /// the servers. Either way no row of another version is used, whatever is put, committed and
+    /// compacted meanwhile, and the processes of a run must all find the same.
     #[arg(long, requires = "connect")]
     pin: bool,
+    /// Rows of several versions may meet: own rows are of the newest version of the graph's files,
+    /// all others of the newest that the servers have at the start. A run that resumes may continue
+    /// on another version. Each is an error otherwise.
+    #[arg(long, conflicts_with = "pin")]
+    mixed_versions: bool,
     #[command(flatten)]
     security: SecurityArgs,
 }
@@ -209,6 +216,9 @@ pub struct TrainRun {
     pub tiers: TierChoice,
     /// `massive`: each worker's buffer.
     pub buffer: Option<BufferChoice>,
+    /// Whether own rows are of the version of the servers; otherwise that must be the newest of the
+    /// graph's files.
+    pub pins_servers: bool,
     /// All but where the schedule is.
     pub train: TrainConfig,
     /// Where the schedule is kept; beside the checkpoints or in a temporary folder unless given.
@@ -226,10 +236,11 @@ impl TrainRun {
         Self {
             graph,
             connect,
-            client: ClientConfig::default(),
+            client: ClientConfig { pin: Some(Pin::Newest), ..ClientConfig::default() },
             store: OpenOptions::default(),
             tiers: TierChoice::default(),
             buffer: None,
+            pins_servers: false,
             train,
             schedule: None,
             log: None,
@@ -296,6 +307,7 @@ impl TrainArgs {
             // An evaluation is part of what a worker's memory is for.
             evaluation_bytes: self.evaluation_memory.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3),
             patience: self.patience,
+            mixed_versions: self.mixed_versions,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,
             hot_policy: hot_policy(fetch, self.tiers.policy)?,
@@ -312,18 +324,26 @@ impl TrainArgs {
             return Err(UsageError::new(message));
         }
         let buffer = self.buffer.check(self.strategy)?;
+        let follows_no_commit = self.pin || !tiers.has_max_age();
+        if !self.connect.is_empty() && !follows_no_commit && !self.mixed_versions {
+            return Err(UsageError::new(
+                "--max-age follows the commits of servers, and own rows stay as they are; give \
+                 --mixed-versions too",
+            ));
+        }
         let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
             client: ClientConfig {
                 deadline,
-                pin: self.pin.then_some(Pin::Newest),
+                pin: follows_no_commit.then_some(Pin::Newest),
                 ..ClientConfig::default()
             },
             store: OpenOptions { reader: self.reader },
             tiers,
             buffer,
+            pins_servers: self.pin,
             train,
             schedule: self.hot.schedule,
             log: self.log,

@@ -57,15 +57,15 @@ impl OptionArgs {
 #[derive(Args, Clone, Debug)]
 pub(super) struct CheckpointArgs {
     /// Keep a checkpoint in this folder, replaced after each epoch. A killed run continues from it
-    /// to the same parameters, bit for bit, if no put has changed features meanwhile.
+    /// to the same parameters, bit for bit. It has the version of the rows.
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// With --checkpoint: also after every N steps.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
     checkpoint_every: Option<u32>,
     /// With --checkpoint: continue from the checkpoint in the folder, or begin if there is none.
-    /// Settings of the computation must be as in the run that wrote it; those of fetching rows,
-    /// --epochs, --patience, --no-test and --save-model may differ.
+    /// Settings of the computation and the version of the rows must be as in the run that wrote it
+    /// (--mixed-versions allows another version); those of fetching rows, --epochs, --patience, --no-test and --save-model may differ.
     #[arg(long)]
     resume: bool,
 }

@@ -1,11 +1,12 @@
 //! Report of a run: a line per epoch, then the summary.
 
+use lodestore_client::source::VersionTag;
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation, StepShares};
 use lodestore_trainer::checkpoint::Place;
 use lodestore_trainer::config::{FullConfig, Halo, HopConfig, HotPolicy, Migration, SdtConfig};
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::step::{RowsBySource, StepSeconds, WorkerStep};
-use lodestore_trainer::{Metric, Strategy};
+use lodestore_trainer::{Metric, RowVersions, Strategy};
 
 use super::{TierReport, Trained};
 use crate::human;
@@ -253,6 +254,7 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
             ),
         ),
         ("remote rows from", rows_from.to_owned()),
+        ("rows of", versions(report.versions)),
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ]);
     lines.push(("rows", rows(&report.epochs)));
@@ -303,6 +305,19 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));
     let lines = lines.iter().map(|(name, value)| format!("\n  {name:<17}  {value}"));
     lines.collect()
+}
+
+/// Returns the versions of rows.
+fn versions(RowVersions { own, remote }: RowVersions) -> String {
+    let name = |version: Option<VersionTag>| match version {
+        Some(version) => format!("version {version}"),
+        None => "the newest version of each moment".to_owned(),
+    };
+    let versions = RowVersions { own, remote };
+    match versions.is_one() {
+        true => name(own),
+        false => format!("{} for own rows, {} for all others", name(own), name(remote)),
+    }
 }
 
 fn of_tier(report: &TierReport) -> (&'static str, String) {

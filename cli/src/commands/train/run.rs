@@ -2,22 +2,27 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
+use lodestore_client::Client;
 use lodestore_graph::peak_rss_bytes;
 use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
 use lodestore_trainer::collective::Collective;
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
-    Progress, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train_together,
+    Progress, RowVersions, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
+    train_together,
 };
 
 use super::log::StepLog;
 use super::policy_inputs::LocalWorkers;
 use super::processes::Joined;
+use super::sources::Sources;
 use super::tiers::{TierReport, Tiers};
+use super::watch::VersionWatch;
 use super::{TrainRun, Trained, report, sources};
 use crate::console::Console;
 use crate::interrupt::{RemovedOnInterrupt, SignalGuard};
@@ -70,12 +75,13 @@ pub(super) fn train_telling(
     let mut joined = run.form.join(run.train.workers)?;
     let open = || -> Result<_> {
         let (opened, log) = Opened::and_log(run, &joined, console)?;
+        let watch = opened.watch(run)?;
         // A schedule without a place of its own goes away with the folder.
         let folder = ScratchFolder::new("lode-train-")?;
         let interrupt = RemovedOnInterrupt::watch(folder.path())?;
-        Ok((opened, log, folder, interrupt))
+        Ok((opened, log, folder, interrupt, watch))
     };
-    let (opened, mut log, folder, _interrupt) = match open() {
+    let (opened, mut log, folder, _interrupt, _watch) = match open() {
         Ok(opened) => opened,
         Err(error) => return Err(joined.failed_before(error)),
     };
@@ -141,6 +147,8 @@ struct Opened {
     topology: Topology,
     sources: Vec<WorkerSources>,
     tiers: Tiers,
+    versions: RowVersions,
+    client: Option<Arc<Client>>,
 }
 
 impl Opened {
@@ -155,8 +163,9 @@ impl Opened {
         let graph = Graph::open(&run.graph)?;
         check_workers(&run.train, graph.book().n_parts())?;
         let topology = open_topology(&graph)?;
-        let (sources, tiers) = sources::open(run, &graph, &topology, here)?;
-        Ok(Self { graph, topology, sources, tiers })
+        let opened = sources::open(run, &graph, &topology, here)?;
+        let Sources { workers: sources, tiers, versions, client } = opened;
+        Ok(Self { graph, topology, sources, tiers, versions, client })
     }
 
     fn and_log(
@@ -166,8 +175,15 @@ impl Opened {
     ) -> Result<(Self, Option<StepLog>)> {
         let opened = Self::new(run, joined, console)?;
         let resumes = run.train.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.resume);
-        let open_log = |path| StepLog::open(path, resumes);
+        let versions = opened.versions;
+        let open_log = |path| StepLog::open(path, resumes, versions);
         Ok((opened, run.log.as_deref().map(open_log).transpose()?))
+    }
+
+    /// Watches the servers, if there are any, until the result is dropped.
+    fn watch(&self, run: &TrainRun) -> Result<Option<VersionWatch>> {
+        let watch = |client| VersionWatch::start(client, &run.train.feature_tensor);
+        Ok(self.client.as_ref().map(watch).transpose()?.flatten())
     }
 
     fn train_graph(&self, run: &TrainRun) -> TrainGraph<'_> {

@@ -211,3 +211,11 @@ fn batches_look_up_and_move_rows_in_their_order() {
     let found = tier.turn(7).look_up(&[], &[]).map(<[u32]>::to_vec);
     assert!(matches!(found, Err(ClientError::Abandoned { batch: 7 })));
 }
+
+#[test]
+fn a_tier_is_not_filled_with_rows_that_keep_to_no_version() {
+    let loader = loader(&TestSource::unpinned());
+    let fill = TierFill { soonest: &[(NodeId(1), 0)], most_rows: 4 };
+    let error = OracleTier::filled(4, &loader, N_NODES, &(0..3), fill).err();
+    assert!(matches!(error, Some(ClientError::Unpinned { .. })), "{error:?}");
+}

@@ -6,7 +6,7 @@ use std::time::Instant;
 use lodestore_graph::{PartId, PartitionBook};
 
 use super::*;
-use crate::source::{RowSource, TensorInfo};
+use crate::source::{RowSource, TensorInfo, VersionTag};
 
 /// A source whose pulls take different times, and of which some fail.
 struct Unsteady {
@@ -32,6 +32,10 @@ impl RowSource for Unsteady {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.rows.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
     }
 
     fn pull_overlapped(
@@ -200,6 +204,10 @@ impl RowSource for Crowd {
         self.rows.tensor(name)
     }
 
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
+    }
+
     fn pull_overlapped(
         &self,
         tensor: &str,
@@ -269,6 +277,9 @@ fn a_panic_in_a_lane_is_an_error_not_a_hang() {
         }
         fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
             self.0.tensor(name)
+        }
+        fn pinned_version(&self) -> Option<VersionTag> {
+            self.0.pinned_version()
         }
         fn pull_overlapped(
             &self,

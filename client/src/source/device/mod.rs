@@ -13,7 +13,7 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. It has its
 /// device's tier, over the tier that its machine's workers share, if there is one. These are the
@@ -22,9 +22,9 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
 /// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
-/// A row is served as it was when it was pulled. Use it for tensors that do not change, for a
-/// pinned version, within the tiers' bound on the age of rows, or together with
-/// [`DeviceSource::forget`]. One pull at a time; others wait for it. A forked child has no device:
+/// A row is served as it was when it was pulled. So `inner` keeps to one version, or whoever commits
+/// has the tiers [`DeviceSource::forget`] the rows that changed, or rows of several versions may
+/// meet within the tiers' bound on their age. One pull at a time; others wait for it. A forked child has no device:
 /// there pulls fail with [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
@@ -155,6 +155,10 @@ impl RowSource for DeviceSource {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.inner.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.inner.pinned_version()
     }
 
     /// Pulls as any source does; the stats are of the rows that the tier lacked.

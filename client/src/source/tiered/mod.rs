@@ -13,13 +13,13 @@ use lodestore_graph::{NodeId, PartitionBook};
 
 use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
-/// A row is served from the tier as it was when it was pulled. Use it for tensors that do not
-/// change, for a pinned version, within the tier's bound on the age of rows, or together with
-/// [`TieredSource::forget`]. Age is counted in pulls of the source that has made most. Where each
+/// A row is served from the tier as it was when it was pulled. So `inner` keeps to one version, or
+/// whoever commits has the tier [`TieredSource::forget`] the rows that changed, or rows of several
+/// versions may meet within the tier's bound on their age. Age is counted in pulls of the source that has made most. Where each
 /// worker has a source over one tier, these are the batches of the worker that is ahead.
 ///
 /// Any number of threads may pull, and any number of sources share the tier, for example the
@@ -120,16 +120,18 @@ impl TieredSource {
 impl TieredTensors {
     /// Puts a tier before each of `tensors` from `inner`; together they stay within `memory_bytes`.
     ///
-    /// Each tier has room for about as many nodes as the others. As for [`TieredSource`], the rows
-    /// must not change.
+    /// Each tier has room for about as many nodes as the others. Their rows are of the version of
+    /// `inner`.
     ///
     /// # Errors
-    /// [`ClientError::UnknownTensor`]; [`ClientError::Tier`] when the system refuses the memory.
+    /// [`ClientError::Unpinned`] where `inner` keeps to no version; [`ClientError::UnknownTensor`];
+    /// [`ClientError::Tier`] when the system refuses the memory.
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensors: &[impl AsRef<str>],
         memory_bytes: u64,
     ) -> Result<Self, ClientError> {
+        ClientError::check_pinned(&*inner, "memory for rows of tensors")?;
         let (spec, n_nodes) = (PolicySpec::Sieve, inner.book().n_nodes());
         let settings = SharedSettings::default();
         let infos = tensors.iter().map(|name| inner.tensor(name.as_ref()));
@@ -180,6 +182,10 @@ impl RowSource for TieredSource {
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
         self.inner.tensor(name)
+    }
+
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.inner.pinned_version()
     }
 
     /// Pulls as any source does; the stats are of the rows that the tier lacked.

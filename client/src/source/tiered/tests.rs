@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::source::memory::MemorySource;
+use crate::testing::TestSource;
 
 const N_NODES: u32 = 50;
 const ROW_BYTES: usize = 6;
@@ -235,4 +236,11 @@ fn tiers_of_several_tensors_share_a_budget() {
         }
     }
     assert!(TieredTensors::new(Arc::new(source()), &["x", "z"], 400).is_err());
+}
+
+#[test]
+fn memory_holds_no_rows_of_a_source_that_keeps_to_no_version() {
+    let unpinned = TestSource::unpinned();
+    let error = TieredTensors::new(unpinned, &["x"], 1 << 20).err();
+    assert!(matches!(error, Some(ClientError::Unpinned { .. })), "{error:?}");
 }

@@ -74,6 +74,10 @@ impl RowSource for Counting {
         self.rows.tensor(name)
     }
 
+    fn pinned_version(&self) -> Option<VersionTag> {
+        self.rows.pinned_version()
+    }
+
     fn pull_overlapped(
         &self,
         tensor: &str,

@@ -74,8 +74,8 @@ pub(super) struct TierArgs {
     #[arg(long, value_enum, value_name = "I")]
     levels: Option<InclusionArg>,
     /// Tiers: pull a row again when more than N batches of the fastest worker have passed since it
-    /// was pulled. It is for graphs that are updated meanwhile; 0 is for each batch again. Without
-    /// it a row is kept as it was.
+    /// was pulled. It is for servers that commit meanwhile (with --mixed-versions); 0 is for each batch
+    /// again. Without it all rows are of one version.
     #[arg(long, value_name = "BATCHES")]
     max_age: Option<u32>,
     /// Tiers: go past a tier for some time when less than this share of its look-ups hits for long;
@@ -108,6 +108,11 @@ impl TierChoice {
     /// Returns a tier that keeps no row: each is pulled whenever it is needed.
     pub fn keeping_nothing() -> Self {
         Self { host: Some((TierSize::NONE, PolicyKind::None)), ..Self::default() }
+    }
+
+    /// Returns whether rows in a tier have an age, after which they are pulled again.
+    pub(super) fn has_max_age(&self) -> bool {
+        self.settings.max_age.is_some()
     }
 
     /// Returns whether there is memory for any tier.

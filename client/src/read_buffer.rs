@@ -16,6 +16,7 @@ pub(crate) struct ReadBuffer {
 }
 
 /// Offset of the next reply.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(crate) enum Head {
     /// Its head has been used; this many bytes of body follow.
     Whole(Reply, usize),

@@ -82,9 +82,9 @@ impl Versions {
     pub fn exactly(all: impl Iterator<Item = PartVersion> + Clone) -> Option<Self> {
         let lowest = all.clone().map(|it| it.version).min_by_key(|it| it.number);
         let lowest = lowest.unwrap_or_default();
-        let others = || all.clone().filter(|it| it.version != lowest);
-        let n_others = others().take(FLOORS_MAX + 1).count();
-        (n_others <= FLOORS_MAX).then(|| Self { lowest, above: others().collect() })
+        let others = all.filter(|it| it.version != lowest).take(FLOORS_MAX + 1);
+        let above: Vec<PartVersion> = others.collect();
+        (above.len() <= FLOORS_MAX).then_some(Self { lowest, above })
     }
 
     /// Returns the version of a partition.

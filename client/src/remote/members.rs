@@ -179,7 +179,7 @@ impl Client {
         for (&address, answer) in addresses.iter().zip(answers) {
             match answer {
                 Ok(found) if found.graph_tag() == view.graph => {
-                    living.push((address.clone(), found))
+                    living.push((address.clone(), found));
                 }
                 // Another graph is there now: it has no partition of this one.
                 Ok(_) => {}

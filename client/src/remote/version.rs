@@ -458,7 +458,8 @@ mod tests {
         assert!(told.contains("1 of 2") && told.contains("127.0.0.1:3 has 4"), "{told}");
         let twice = [writer.clone(), near.clone(), server(4, Role::Follower, 5, 2)];
         assert!(lacks(&twice, 2).unwrap().contains("1 are known"));
-        assert!(lacks(&[writer.clone()], 1).unwrap().contains("0 are known"));
+        let only = [writer.clone()];
+        assert!(lacks(&only, 1).unwrap().contains("0 are known"));
         assert_eq!(lacks(&[far], 1), None, "nothing is written there");
         // A client that is connected to the writer alone counts those that the writer knows.
         let (address, mut description) = writer;

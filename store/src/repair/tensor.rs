@@ -269,11 +269,15 @@ impl TensorRepair<'_> {
                 plan.lost.push(lost);
             }
             let is_later = last > self.contents.version && self.is_pending_for(last);
-            if is_later && self.open_named(file, last)?.is_none() {
-                plan.unproven.push(path);
-            } else {
+            if !is_later || !self.is_damaged(&file, last)? {
                 plan.strays.push(path);
+                continue;
             }
+            if self.open_named(file.clone(), last)?.is_some() {
+                let reason = "it has damaged pages, and rows of it may not be pending";
+                plan.lost.push(self.lost_file(&file, last, reason));
+            }
+            plan.unproven.push(path);
         }
         Ok(())
     }
@@ -294,6 +298,12 @@ impl TensorRepair<'_> {
     /// Returns whether the catalog has rows of the tensor that are pending for `version`.
     fn is_pending_for(&self, version: u32) -> bool {
         self.contents.pending.contains(&(self.spec.name.clone(), version))
+    }
+
+    /// Returns whether a file of [`TensorRepair::files`] is not whole, or has damaged pages.
+    fn is_damaged(&self, file: &str, version: u32) -> Result<bool, StoreError> {
+        let opened = self.open_named(file.to_owned(), version)?;
+        Ok(opened.is_none_or(|(_, segment)| !self.damaged_pages(&segment).is_empty()))
     }
 
     /// Returns whether the catalog is built again.
@@ -373,8 +383,7 @@ impl TensorRepair<'_> {
                 continue;
             }
             // What a commit that was cut off has left may be damaged as well.
-            let is_left = self.is_pending_for(last);
-            if is_left && self.open_named(file.clone(), last)?.is_none() {
+            if self.is_pending_for(last) && self.is_damaged(&file, last)? {
                 continue;
             }
             if !holds_only_pending(self.graph, self.part, catalog, self.spec, &file, last)? {

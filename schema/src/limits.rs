@@ -48,9 +48,10 @@ pub const ROWS_PER_PUBLISH_MAX: usize = ROWS_PER_PUSH_MAX;
 pub const FLOORS_MAX: usize = 64;
 /// Most followers that a description lists, each of one partition.
 pub const FOLLOWERS_MAX: usize = 1 << 14;
-/// Furthest that a commit may be beyond the committed version: rows may be pending for the version
-/// after one whose commit was cut off.
-pub const COMMIT_AHEAD_MAX: u32 = 2;
+/// Furthest that a commit may be beyond the committed version. Servers that were committed apart
+/// come together in one commit, which passes over the versions in between; a number that has come
+/// from another graph is refused.
+pub const COMMIT_AHEAD_MAX: u32 = 1024;
 
 /// Largest row that can be served.
 pub const ROW_BYTES_MAX: usize = 1 << 20;

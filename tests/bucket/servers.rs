@@ -123,7 +123,7 @@ fn two_servers_publish_the_same_versions() {
         }
     }
     wait_for("the last one is published", || home.published() == 40);
-    servers.map(Serving::stop);
+    servers.into_iter().for_each(Serving::stop);
     let epochs = fs::read_to_string(home.graph.join("bucket-epochs")).unwrap();
     assert_eq!(epochs.matches(" 0@40:").count(), 2, "{epochs}");
     home.check_same(&home.graph, &home.pulled("pulled"));

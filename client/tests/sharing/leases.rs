@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lodestore_schema::limits::{LENT_CHUNK_ROWS, LENT_PULL_BYTES_MIN};
+use lodestore_store::update::KeepRule;
 
 use super::*;
 

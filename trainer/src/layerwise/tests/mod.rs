@@ -16,7 +16,7 @@ use std::{
 
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo};
-use lodestore_client::{ClientError, PullKind, RowSource};
+use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
 use lodestore_graph::{
     PartId, PartitionBook,
     edges::MemoryEdges,

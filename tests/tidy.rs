@@ -26,6 +26,12 @@ use tree::Tree;
 const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
+        "bucket/src",
+        "epochs head",
+        "a folder records the head of each partition, and a head is compared with that record",
+    ),
+    (
+        "circles",
         "python/src",
         "batches gather graph handle open_graph put queue sampler schedule spec tensor volatile \
          writer",
@@ -33,9 +39,23 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "circles",
+        "client/src",
+        "error source",
+        "a source returns errors, and one of them is of a source without a version",
+    ),
+    (
+        "circles",
+        "schema/src",
+        "reply tags",
+        "a description has the tags of its tensors, and a tag is derived from a declaration",
+    ),
+    (
+        "circles",
         "server/src",
-        "connection metrics preload rows shard",
-        "a shard accepts connections, and a connection passes requests to other shards",
+        "acceptor compactor connection executors http installer memory_budget metrics partitions \
+         preload rows server shard volatile",
+        "a shard accepts connections, a connection passes requests to other shards, and both look at \
+         the partitions that an installer changes",
     ),
     (
         "circles",
@@ -46,14 +66,15 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
         "store/src",
-        "compact embedded follow import transfer update",
-        "update has a method of the open graph for each kind of write, and each kind uses its lock",
+        "compact embedded follow import repair transfer update verify",
+        "update has a method of the open graph for each kind of write, and each kind uses its lock; \
+         what is written is read back by verify, which describes files as repair does",
     ),
     (
         "circles",
         "store/src",
-        "repair verify",
-        "repair checks by the functions of verify, and verify describes files as repair does",
+        "catalog graph new_file",
+        "a graph opens catalogs, a catalog records files, and a new file is checked by its record",
     ),
     (
         "circles",

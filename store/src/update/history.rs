@@ -9,6 +9,7 @@ use lodestore_graph::lock::IgnorePoison;
 use super::open::{OpenedPart, OpenedTensor};
 use super::{GraphHandle, PartHandle};
 use crate::error::StoreError;
+use crate::graph::Graph;
 use crate::version_id::{CommitId, VersionId};
 
 /// Commits of a partition that are kept in memory; the catalog has more.
@@ -156,7 +157,7 @@ impl RollForward {
     ///
     /// Fails with [`StoreError::HistoriesDiffer`] for these, and for two partitions that made a
     /// version by different commits.
-    pub(super) fn of(graph: &crate::Graph, parts: &[OpenedPart]) -> Result<Self, StoreError> {
+    pub(super) fn of(graph: &Graph, parts: &[OpenedPart]) -> Result<Self, StoreError> {
         let highest = parts.iter().map(|part| part.version).max().unwrap_or(0);
         let differ = || StoreError::HistoriesDiffer {
             dir: graph.dir().to_owned(),

@@ -137,7 +137,9 @@ fn requests_rows_bytes_and_failures_are_counted_by_kind() {
 
 #[test]
 fn puts_commits_and_evictions_are_seen() {
-    let watched = Watched::start("--shards 1 --writable --insecure --memory 200kB");
+    let watched = Watched::start(
+        "--shards 1 --writable --insecure --memory 200kB --keep-versions 1 --keep-for 0",
+    );
     let metrics = &watched.server.metrics;
     let (ids, rows) = (watched.source.file("ids.npy"), watched.source.file("rows.npy"));
     write_npy(&ids, NpyType::U32, &[5], &[0u32, 1, 2, 3, 4]);

@@ -110,7 +110,7 @@ fn rows_of_a_version_are_gathered_from_servers_as_from_files() {
 #[test]
 fn put_commit_gather_compact_and_restart() {
     let mut served = Served::new(3);
-    let server = served.serve("--writable --insecure");
+    let server = served.serve("--writable --insecure --keep-versions 1 --keep-for 0");
     let address = server.address.clone();
     let to = [address.as_str()];
     served.check(&to);

@@ -41,7 +41,8 @@ fn compact(client: &Client) {
 fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
     let source = Source::random(60, 100);
     let graph = source.import("graph", 1, "hash");
-    let server = Serving::start(&graph, "--listen 127.0.0.1:0 --writable --insecure --shards 2");
+    let flags = "--writable --insecure --keep-versions 1 --keep-for 0";
+    let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 {flags} --shards 2"));
     let [pinned, free] =
         [true, false].map(|pin| Client::connect(&[&server.address], config(pin)).unwrap());
     let numbers = [&pinned, &free].map(|it| it.pinned_version().map(|version| version.number));
@@ -71,7 +72,7 @@ fn what_is_put_committed_or_compacted_later_is_no_row_of_the_version() {
     // A server that starts has the versions alone that are in its files.
     let address = server.address.clone();
     server.stop();
-    let more = format!("--listen {address} --writable --insecure --shards 1");
+    let more = format!("--listen {address} {flags} --shards 1");
     let server = Serving::start(&graph, &more);
     assert_eq!(refusal(&pinned), FailureCode::OtherVersion);
     assert_eq!(label(&third, 0).unwrap(), 78);
@@ -110,8 +111,9 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     let copied =
         std::process::Command::new("cp").arg("-r").args([&graph, &other]).status().unwrap();
     assert!(copied.success());
-    let servers =
-        [&graph, &other].map(|g| Serving::start(g, "--listen 127.0.0.1:0 --writable --insecure"));
+    let flags = "--writable --insecure --keep-versions 1 --keep-for 0";
+    let servers = [&graph, &other]
+        .map(|graph| Serving::start(graph, &format!("--listen 127.0.0.1:0 {flags}")));
     let addresses = servers.each_ref().map(|server| server.address.clone());
     let pinned = Client::connect(&addresses, config(true)).unwrap();
     let before = label(&pinned, 5).unwrap();
@@ -132,8 +134,7 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     compact(&ahead);
     assert_eq!(label(&pinned, 5).unwrap(), before);
     second.stop();
-    let second =
-        Serving::start(&other, &format!("--listen {} --writable --insecure", addresses[1]));
+    let second = Serving::start(&other, &format!("--listen {} {flags}", addresses[1]));
     // For any order of requests: the server's answer is reported, not that the other is away.
     for _ in 0..5 {
         let error = label(&pinned, 5).unwrap_err().to_string();

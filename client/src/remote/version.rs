@@ -97,12 +97,13 @@ impl Client {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;
         let versions = self.written_versions(&view, &writers, deadline)?;
-        let newest = versions.into_iter().map(|(_, version)| version).max().unwrap_or(0);
+        let newest = versions.into_iter().map(|(_, version)| version.number).max().unwrap_or(0);
         self.commit_after(&view, &writers, newest, deadline)
     }
 
     /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a
-    /// commit that was cut off.
+    /// commit that was cut off. Where writers have made their version by different commits, it makes
+    /// one that all of them have by one commit.
     ///
     /// # Errors
     /// As those of [`Client::commit`].
@@ -110,24 +111,28 @@ impl Client {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;
         let mut parts = self.written_versions(&view, &writers, deadline)?;
-        let versions = || parts.iter().map(|&(_, version)| version);
-        let (lowest, newest) = (versions().min().unwrap_or(0), versions().max().unwrap_or(0));
+        let numbers = || parts.iter().map(|(_, version)| version.number);
+        let (lowest, newest) = (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0));
         let was_cut_off = lowest < newest;
         if was_cut_off {
             self.commit_to(&view, &writers, newest, deadline)?;
+            parts = self.written_versions(&view, &writers, deadline)?;
         }
+        let is_apart = parts.windows(2).any(|pair| pair[0].1.is_other_history(pair[1].1));
         // Where all have this version the step changes nothing, and its answer is what puts are
         // for.
         let step = Step::prepare(newest, CommitId::UNKNOWN);
         let put_for = self.commit_step(&view, &writers, step, deadline)?.number;
         let is_pending = put_for > newest;
-        if is_pending {
+        if is_pending || is_apart {
             self.commit_after(&view, &writers, newest, deadline)?;
         }
-        let is_new = was_cut_off || is_pending;
+        let is_new = was_cut_off || is_pending || is_apart;
         if is_new {
             parts = self.written_versions(&view, &writers, deadline)?;
         }
+        let parts: Vec<_> =
+            parts.into_iter().map(|(part, version)| (part, version.number)).collect();
         let version = parts.iter().map(|&(_, version)| version).min().unwrap_or(0);
         Ok(CommitOutcome { version, is_new, parts })
     }
@@ -138,14 +143,17 @@ impl Client {
         view: &ClusterView,
         writers: &[usize],
         deadline: Instant,
-    ) -> Result<Vec<(PartId, u32)>, ClientError> {
+    ) -> Result<Vec<(PartId, VersionTag)>, ClientError> {
         let mut parts = Vec::new();
         for &writer in writers {
             let found = self.describe_again(view, writer, deadline)?;
             let written = found.held().filter(|(_, state)| state.role == Role::Writer);
-            parts.extend(written.map(|(part, state)| (PartId(part), state.version)));
+            for (part, state) in written {
+                let version = VersionTag { number: state.version, tag: state.tag };
+                parts.push((PartId(part), version));
+            }
         }
-        parts.sort_unstable();
+        parts.sort_unstable_by_key(|&(part, _)| part);
         Ok(parts)
     }
 

@@ -6,7 +6,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[allow(dead_code, reason = "each test file uses its part of it")]
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -49,9 +49,9 @@ struct Model(HashMap<(PartId, VersionId), Rows>);
 
 impl Model {
     /// Notes the rows of a version; fails the test where it had others.
-    fn learn(&mut self, part: PartId, version: VersionId, rows: Rows) {
+    fn learn(&mut self, part: PartId, version: VersionId, rows: &Rows) {
         let known = self.0.entry((part, version)).or_insert_with(|| rows.clone());
-        assert_eq!(*known, rows, "partition {part} has made version {version} twice");
+        assert_eq!(known, rows, "partition {part} has made version {version} twice");
     }
 
     /// Fails the test unless these are the rows of a version.
@@ -166,8 +166,8 @@ impl World {
         fs::create_dir(dir.path().join("bucket")).unwrap();
         let mut model = Model::default();
         for part in book.parts() {
-            let rows = book.range(part).map(|node| (node, 0)).collect();
-            model.learn(part, VersionId::from(1), rows);
+            let rows: Rows = book.range(part).map(|node| (node, 0)).collect();
+            model.learn(part, VersionId::from(1), &rows);
         }
         Self {
             random: Random(splitmix64(seed)),
@@ -247,7 +247,7 @@ impl World {
         let pending = std::mem::take(&mut self.folders[at].pending);
         for (part, mut rows) in before {
             rows.extend(of_part(&pending, &self.book, part));
-            self.model.learn(part, live.part_version_id(part).unwrap(), rows);
+            self.model.learn(part, live.part_version_id(part).unwrap(), &rows);
         }
     }
 

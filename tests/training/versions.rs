@@ -41,6 +41,11 @@ fn train(graph: &str, strategy: &str, more: &str) -> Finished {
     lode_line(&format!("train --graph {graph} --workers 2 --strategy {strategy} {shape} {more}"))
 }
 
+/// Returns the losses of all steps.
+fn step_losses(finished: &Finished) -> Value {
+    finished.json()["step_losses"].clone()
+}
+
 #[test]
 fn own_rows_and_those_of_servers_are_of_one_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -61,7 +66,7 @@ fn own_rows_and_those_of_servers_are_of_one_version() {
     }
     let alone = train(&g, "ondemand", "").succeeded();
     let zeros = train(&changed, "ondemand", &at_after).succeeded();
-    assert_ne!(losses(&alone), losses(&zeros));
+    assert_ne!(step_losses(&alone), step_losses(&zeros));
     let of = |report: &Value, rows: &str| report["versions"][rows]["number"].as_u64();
     for (finished, version) in [(&alone, 1), (&zeros, 2)] {
         let report = finished.json();
@@ -70,12 +75,14 @@ fn own_rows_and_those_of_servers_are_of_one_version() {
     // The copy has version 1 still: that of these servers, and of no row after it.
     train(&changed, "ondemand", &at_before).failed(1, &["at version 2", "its servers at 1"]);
     let pinned = train(&changed, "ondemand", &format!("{at_before} --pin")).succeeded();
-    assert_eq!(losses(&pinned), losses(&alone));
+    assert_eq!(step_losses(&pinned), step_losses(&alone));
     assert_eq!(of(&pinned.json(), "own"), Some(1));
     let log = dir.path().join("log.jsonl");
     let more = format!("{at_after} --mixed-versions --log {}", log.display());
     let mixed = train(&g, "ondemand", &more).succeeded();
-    assert!(losses(&mixed) != losses(&alone) && losses(&mixed) != losses(&zeros));
+    assert!(
+        step_losses(&mixed) != step_losses(&alone) && step_losses(&mixed) != step_losses(&zeros)
+    );
     assert_eq!([of(&mixed.json(), "own"), of(&mixed.json(), "remote")], [Some(1), Some(2)]);
     for line in std::fs::read_to_string(&log).unwrap().lines() {
         let line: Value = serde_json::from_str(line).unwrap();

@@ -115,7 +115,11 @@ impl Client {
         let (lowest, newest) = (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0));
         let was_cut_off = lowest < newest;
         if was_cut_off {
-            self.commit_to(&view, &writers, newest, deadline)?;
+            // Each by the commit that it has prepared, or by one of its own: a writer that was
+            // restored from a copy lacks rows of the commit that the others have made.
+            for writer in &writers {
+                self.commit_to(&view, std::slice::from_ref(writer), newest, deadline)?;
+            }
             parts = self.written_versions(&view, &writers, deadline)?;
         }
         let is_apart = parts.windows(2).any(|pair| pair[0].1.is_other_history(pair[1].1));

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use lodestore_graph::npy::{NpyArray, NpyType};
 use lodestore_schema::request::CommitStep;
 use lodestore_schema::{Reply, RequestBody};
+use lodestore_store::CommitId;
 
 use crate::support::graph::Source;
 use crate::support::process::{Finished, Serving, lode, lode_line};
@@ -212,9 +213,12 @@ fn a_commit_of_its_own_makes_a_version_of_what_is_pending_and_of_nothing_else() 
     assert_eq!(outcome(commit(&to)), (2, false, vec![2; 3]));
     // A commit that has reached one server of two is finished as it was begun.
     served.put(&to, &[5, 6, 7, 8], 9, &[]).succeeded();
-    let mut raw = PlainConnection::open(to[0]);
-    for step in [CommitStep::Prepare, CommitStep::Publish] {
-        raw.ask(RequestBody::Commit { version: 3, step, label: 0 }, &[]);
+    let label = u128::from_be_bytes(CommitId::draw().to_bytes());
+    let steps =
+        [(to[1], CommitStep::Prepare), (to[0], CommitStep::Prepare), (to[0], CommitStep::Publish)];
+    for (address, step) in steps {
+        let mut raw = PlainConnection::open(address);
+        raw.ask(RequestBody::Commit { version: 3, step, label }, &[]);
         assert!(matches!(raw.answer().0, Reply::Committed { version: 3, .. }));
     }
     assert_eq!(outcome(commit(&to)), (3, true, vec![3; 3]));

@@ -199,7 +199,7 @@ impl Folded {
         kept: &Kept,
         what: Folding,
     ) -> Vec<Self> {
-        let Some(seen) = part.tensors[at].at(version) else { return Vec::new() };
+        let Some(seen) = part.tensors[at].newest_layers_of(version) else { return Vec::new() };
         let folds = choose_folds(&seen.spans(), kept, what);
         let folded = |layers: Option<Range<usize>>| {
             let (part, seen) = (Arc::downgrade(part), Arc::clone(&seen));

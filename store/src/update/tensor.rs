@@ -128,6 +128,16 @@ impl TensorHandle {
         Some(made)
     }
 
+    /// Returns the layers up to `version` as they are now: readers of that version may still have
+    /// those that were folded since.
+    pub(super) fn newest_layers_of(&self, version: u32) -> Option<Arc<TensorVersion>> {
+        let current = self.current();
+        match current.version() == version {
+            true => Some(current),
+            false => current.back_to(version).map(Arc::new),
+        }
+    }
+
     /// Returns the number of rows that were put since the partition was opened, and are not in a
     /// file yet.
     #[must_use]

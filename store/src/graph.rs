@@ -380,6 +380,12 @@ pub(crate) fn versions_of_delta(name: &str, tensor: &str) -> Option<(u32, u32)> 
     (delta_file(tensor, first, last) == name).then_some((first, last))
 }
 
+/// Returns the newest version of which a segment or delta of `tensor` with this name has rows, if
+/// one of them has this name.
+pub(crate) fn newest_version_of(name: &str, tensor: &str) -> Option<u32> {
+    version_of_file(name, tensor).or_else(|| Some(versions_of_delta(name, tensor)?.1))
+}
+
 /// Returns the tensor that [`segment_file`] or [`delta_file`] made this name of, if one of them
 /// did.
 pub(crate) fn tensor_of_file(name: &str) -> Option<&str> {

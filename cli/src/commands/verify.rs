@@ -112,5 +112,12 @@ fn text(timed: &TimedReport<VerifyReport>) -> String {
     for path in &report.unknown {
         text.push_str(&format!("\nnot part of the graph: {path}"));
     }
+    if !report.later.is_empty() {
+        text.push_str(&format!(
+            "\nof a later version than the catalog's: {}; no command writes to the graph before \
+             `lode repair` has taken them in, unless a follower is fetching them now",
+            report.later.join(", ")
+        ));
+    }
     text
 }

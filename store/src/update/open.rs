@@ -23,7 +23,7 @@ use super::{GraphHandle, Layer, OpenMode, PartHandle, TensorHandle, TensorVersio
 use crate::catalog::{Catalog, ChangedParts, DeltaRecord};
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
-use crate::graph::{Graph, TEMPORARY_SUFFIX, tensor_of_file, version_of_file, versions_of_delta};
+use crate::graph::{Graph, TEMPORARY_SUFFIX, newest_version_of, tensor_of_file};
 use crate::new_file::discard;
 use crate::open_files::OpenFiles;
 use crate::quarantine::quarantine;
@@ -416,9 +416,7 @@ impl OpenedPart {
             let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
             let name = unfinished.unwrap_or(&entry.name);
             let of = self.tensors.iter().find_map(|tensor| {
-                let of = version_of_file(name, &tensor.spec.name);
-                let of = of.or_else(|| Some(versions_of_delta(name, &tensor.spec.name)?.1))?;
-                Some((of, &tensor.spec))
+                Some((newest_version_of(name, &tensor.spec.name)?, &tensor.spec))
             });
             let Some((of, spec)) = of else {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());

@@ -26,6 +26,7 @@ pub(super) const META_ORDER: FileOrder = 0;
 pub(super) struct Findings {
     files: Mutex<BTreeMap<FileOrder, FileFindings>>,
     unknown: Mutex<Vec<String>>,
+    later: Mutex<Vec<String>>,
     /// Partitions that are not here.
     absent: Mutex<Vec<u16>>,
     /// The first thing that the system refused to show, which is no damage.
@@ -83,6 +84,10 @@ impl Findings {
         unknown.push(path.display().to_string());
     }
 
+    pub(super) fn add_later(&self, path: &Path) {
+        self.later.lock().ignore_poison().push(path.display().to_string());
+    }
+
     pub(super) fn add_absent(&self, part: PartId) {
         self.absent.lock().ignore_poison().push(part.0);
     }
@@ -100,6 +105,8 @@ impl Findings {
         }
         let mut unknown = self.unknown.into_inner().ignore_poison();
         unknown.sort();
+        let mut later = self.later.into_inner().ignore_poison();
+        later.sort();
         let mut absent = self.absent.into_inner().ignore_poison();
         absent.sort_unstable();
         VerifyReport {
@@ -109,6 +116,7 @@ impl Findings {
             damaged,
             absent,
             unknown,
+            later,
         }
     }
 

@@ -52,6 +52,11 @@ pub struct VerifyReport {
     pub absent: Vec<u16>,
     /// Files and folders that nothing names. They are not damage.
     pub unknown: Vec<String>,
+    /// Those of them that have rows of a later version than the partition's, which are not pending.
+    /// While they are here the graph cannot be opened for writing: [`StoreError::LaterFile`].
+    ///
+    /// A follower that fetches a version has such files too, until it has all of it.
+    pub later: Vec<String>,
 }
 
 /// One fault.

@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
         });
         match opened {
             Ok((catalog, version)) => {
-                self.list_unknown_in_part(order, &dir, &catalog);
+                self.list_unknown_in_part(order, &dir, part, &catalog);
                 state.files.push_back((part, File::Catalog(Arc::clone(&catalog), version)));
                 let tensors = 0..self.graph.meta().tensors.len();
                 for i in tensors {

@@ -11,10 +11,11 @@ use crate::catalog::Catalog;
 use crate::error::StoreError;
 use crate::error_origin::ErrorOrigin;
 use crate::file_system::LOCK_FILE;
-use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir};
+use crate::graph::{HOT_ROWS_DIR, META_FILE, catalog_dir, newest_version_of};
 use crate::new_file::PROBE_NAMES;
 use crate::probe::{DEVICE_FILE, StoredProfile};
 use crate::quarantine::QUARANTINE_DIR;
+use crate::update::holds_only_pending;
 
 impl Walk<'_> {
     /// Looks at the graph's own folder: the profile, and what does not belong there.
@@ -37,7 +38,13 @@ impl Walk<'_> {
     }
 
     /// Looks for what neither the graph nor its catalog names.
-    pub(super) fn list_unknown_in_part(&self, order: FileOrder, dir: &Path, catalog: &Catalog) {
+    pub(super) fn list_unknown_in_part(
+        &self,
+        order: FileOrder,
+        dir: &Path,
+        part: PartId,
+        catalog: &Catalog,
+    ) {
         let topology = self.graph.topology_path(PartId(0));
         let halo = self.graph.halo_path(PartId(0));
         let paths = [&topology, &halo, &catalog_dir(dir)].map(|path| name_of(path));
@@ -56,6 +63,42 @@ impl Walk<'_> {
             }
         }
         self.list_unknown(order, dir, &known);
+        if let Err(error) = self.list_later(dir, part, catalog, &known) {
+            self.findings.add_error(order, dir, None, error);
+        }
+    }
+
+    /// Looks for files that keep the partition from being opened for writing.
+    fn list_later(
+        &self,
+        dir: &Path,
+        part: PartId,
+        catalog: &Catalog,
+        known: &BTreeSet<String>,
+    ) -> Result<(), StoreError> {
+        let (graph, committed) = (self.graph, catalog.current_version()?);
+        if catalog.has_losses()? {
+            // The next repair puts them in quarantine.
+            return Ok(());
+        }
+        let device = &**graph.device();
+        for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
+            let name = &entry.name;
+            let tensors = graph.meta().tensors.iter();
+            let of = tensors.filter_map(|spec| Some((newest_version_of(name, &spec.name)?, spec)));
+            let later = of.filter(|(of, _)| *of > committed && !known.contains(name)).next();
+            let Some((of, spec)) = later else { continue };
+            let is_read = holds_only_pending(graph, part, catalog, spec, name, of);
+            match is_read {
+                Ok(true) => {}
+                // A commit that runs has moved on since the catalog was opened.
+                _ if graph.catalog(part)?.current_version()? >= of => {}
+                Ok(false) => self.findings.add_later(&dir.join(name)),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) {

@@ -11,7 +11,6 @@ use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
-use crate::version_id::VersionId;
 
 /// Why stored rows could not be opened, read or trusted.
 #[derive(Debug, Error)]
@@ -254,19 +253,6 @@ pub enum StoreError {
         oldest: u32,
         /// Newest committed version.
         newest: u32,
-    },
-    /// A version that was made by another commit than the one asked for.
-    #[error(
-        "partition {part} has version {found} here, and version {asked} was asked for: two histories \
-         have made it; read from a copy of the history that is wanted, or begin again with this one"
-    )]
-    OtherHistory {
-        /// The partition.
-        part: PartId,
-        /// The version asked for.
-        asked: VersionId,
-        /// The version of that number here.
-        found: VersionId,
     },
     /// Partitions whose versions no crash explains.
     #[error(

@@ -304,14 +304,16 @@ impl<'a> CatalogPlan<'a> {
         // A file of its version or a later one shows that what was prepared was published since.
         deltas.iter_mut().for_each(|it| it.is_prepared &= it.delta.version > version);
         let mut commits = commits_of_files(part, &records, &deltas);
-        let mut version = version;
         if let Some(old) = &contents.catalog {
             // A file may be of a commit that another one has repeated.
             commits.extend(old.commits(version).unwrap_or_default());
         } else if let Some(commits_of_neighbour) = neighbour {
-            // Nothing of this partition shows the versions that changed no row of it.
-            version = version.max(of_neighbour);
-            commits.extend(commits_of_neighbour);
+            // Versions after the newest file are not claimed: nothing here shows whether they
+            // changed a row of this partition. The next opening for writing decides that.
+            let newest = commits.iter().find(|it| it.number == version && it.commit.is_known());
+            if newest.is_some_and(|it| commits_of_neighbour.contains(it)) {
+                commits.extend(commits_of_neighbour);
+            }
         }
         commits.retain(|it| it.number <= version && it.commit.is_known());
         // Of several the last one counts.

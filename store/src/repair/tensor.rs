@@ -117,15 +117,7 @@ impl TensorRepair<'_> {
         };
         let lost = self.lost_pages(&path, &recovered.layout, &recovered.lost_pages, &|row| row);
         let file = FileWork::Mend(Box::new(recovered), reason);
-        Ok(TensorPlan {
-            record,
-            deltas: Vec::new(),
-            file,
-            note: None,
-            lost,
-            strays: Vec::new(),
-            unproven: Vec::new(),
-        })
+        Ok(TensorPlan::new(record, file, lost))
     }
 
     fn usable(&self, record: TensorRecord, segment: &Segment) -> TensorPlan {
@@ -135,15 +127,7 @@ impl TensorRepair<'_> {
             let reason = format!("given up by an earlier repair; {RESTORE}");
             lost.iter_mut().for_each(|lost| lost.reason.clone_from(&reason));
         }
-        TensorPlan {
-            record,
-            deltas: Vec::new(),
-            file: FileWork::Keep,
-            note: None,
-            lost,
-            strays: Vec::new(),
-            unproven: Vec::new(),
-        }
+        TensorPlan::new(record, FileWork::Keep, lost)
     }
 
     /// Plans for a segment all rows of which are given up.
@@ -161,15 +145,7 @@ impl TensorRepair<'_> {
         let stub = SegmentRecord { segment, digest, ..original.clone() };
         let record = TensorRecord { record: stub, lost: Some(original), ..record };
         let file = FileWork::Placeholder(placeholder);
-        Ok(TensorPlan {
-            record,
-            deltas: Vec::new(),
-            file,
-            note: None,
-            lost,
-            strays: Vec::new(),
-            unproven: Vec::new(),
-        })
+        Ok(TensorPlan::new(record, file, lost))
     }
 
     /// Plans for the newest whole segment above a version, as it describes itself.
@@ -407,6 +383,19 @@ impl TensorRepair<'_> {
 }
 
 impl TensorPlan {
+    /// Returns a plan without deltas.
+    fn new(record: TensorRecord, file: FileWork, lost: Vec<Lost>) -> Self {
+        Self {
+            record,
+            deltas: Vec::new(),
+            file,
+            note: None,
+            lost,
+            strays: Vec::new(),
+            unproven: Vec::new(),
+        }
+    }
+
     /// Returns whether anything in the segment is proven.
     fn is_usable(&self) -> bool {
         !matches!(self.file, FileWork::Placeholder(_))

@@ -92,22 +92,6 @@ impl GraphHandle {
         self.open_part(part)?.commit_of(number)
     }
 
-    /// Fails with [`StoreError::OtherHistory`] where a partition has made the version by another
-    /// commit.
-    pub fn check_version(&self, version: VersionId) -> Result<(), StoreError> {
-        for part in self.open_parts() {
-            if part.version() < version.number {
-                continue;
-            }
-            let found = VersionId::new(version.number, part.commit_of(version.number)?);
-            let is_same = found.may_be(version) || !found.commit.may_be_shared_with(version.commit);
-            if !found.may_be(version) && is_same {
-                return Err(StoreError::OtherHistory { part: part.part, asked: version, found });
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the commit that all open partitions have recorded for a version; unknown where a
     /// partition has recorded none.
     ///
@@ -141,52 +125,46 @@ impl GraphHandle {
     }
 }
 
-/// The version that partitions which are opened for writing together are brought to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RollForward {
-    pub(super) to: VersionId,
-}
-
-impl RollForward {
-    /// Returns the highest version of the partitions, with the commit that made it.
-    ///
-    /// A commit that was cut off leaves partitions one version apart at most. A partition behind
-    /// may be brought forward if it has what it had of that commit: it prepared its rows, or had
-    /// none. Anything else is no crash: a partition that was restored from a copy, or fetched on its
-    /// own, lacks rows of the versions in between.
-    ///
-    /// Fails with [`StoreError::HistoriesDiffer`] for these, and for two partitions that made a
-    /// version by different commits.
-    pub(super) fn of(graph: &Graph, parts: &[OpenedPart]) -> Result<Self, StoreError> {
-        let highest = parts.iter().map(|part| part.version).max().unwrap_or(0);
-        let differ = || StoreError::HistoriesDiffer {
-            dir: graph.dir().to_owned(),
-            versions: listed(
-                &parts.iter().map(|part| (part.part, part.version_id())).collect::<Vec<_>>(),
-            ),
-        };
-        let ahead: Vec<&OpenedPart> = parts.iter().filter(|it| it.version == highest).collect();
-        let mut commit = CommitId::UNKNOWN;
+/// Returns the highest version of the partitions, with the commit that made it.
+///
+/// A commit that was cut off leaves partitions one version apart at most. A partition behind
+/// may be brought forward if it has what it had of that commit: it prepared its rows, or had
+/// none. Anything else is no crash: a partition that was restored from a copy, or fetched on its
+/// own, lacks rows of the versions in between.
+///
+/// Fails with [`StoreError::HistoriesDiffer`] for these, and for two partitions that made a
+/// version by different commits.
+pub(super) fn roll_forward_to(
+    graph: &Graph,
+    parts: &[OpenedPart],
+) -> Result<VersionId, StoreError> {
+    let highest = parts.iter().map(|part| part.version).max().unwrap_or(0);
+    let differ = || StoreError::HistoriesDiffer {
+        dir: graph.dir().to_owned(),
+        versions: listed(
+            &parts.iter().map(|part| (part.part, part.version_id())).collect::<Vec<_>>(),
+        ),
+    };
+    let ahead: Vec<&OpenedPart> = parts.iter().filter(|it| it.version == highest).collect();
+    let mut commit = CommitId::UNKNOWN;
+    for part in &ahead {
+        if part.joined_at >= highest || !part.commit.is_shared() {
+            continue;
+        }
+        if !commit.may_be_shared_with(part.commit) {
+            return Err(differ());
+        }
+        commit = part.commit;
+    }
+    for behind in parts.iter().filter(|part| part.version < highest) {
         for part in &ahead {
-            if part.joined_at >= highest || !part.commit.is_shared() {
-                continue;
-            }
-            if !commit.may_be_shared_with(part.commit) {
+            if !behind.may_roll_forward_to(part) {
                 return Err(differ());
             }
-            commit = part.commit;
         }
-        for behind in parts.iter().filter(|part| part.version < highest) {
-            for part in &ahead {
-                if !behind.may_roll_forward_to(part) {
-                    return Err(differ());
-                }
-            }
-        }
-        Ok(Self { to: VersionId::new(highest, commit) })
     }
+    Ok(VersionId::new(highest, commit))
 }
-
 impl OpenedPart {
     pub(super) fn version_id(&self) -> VersionId {
         VersionId::new(self.version, self.commit)

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::commit::CommitTurn;
 use super::delta::DeltaPlace;
 use super::garbage::{Garbage, remove_unpinned};
-use super::history::{RecentCommits, RollForward};
+use super::history::{RecentCommits, roll_forward_to};
 use super::keep::KeepRule;
 use super::later::holds_only_pending;
 use super::parallel::{for_each, for_each_owned};
@@ -85,7 +85,7 @@ impl GraphHandle {
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
         let forward = match (mode, histories) {
-            (OpenMode::Write, Histories::MustAgree) => RollForward::of(&graph, &opened)?.to,
+            (OpenMode::Write, Histories::MustAgree) => roll_forward_to(&graph, &opened)?,
             _ => VersionId::new(highest, CommitId::UNKNOWN),
         };
         let turn = CommitTurn::new(opened.iter().filter_map(|part| part.prepared));

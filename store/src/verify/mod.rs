@@ -196,7 +196,7 @@ pub(crate) fn read_back_fast(
 ) -> Result<Segment, StoreError> {
     let segment = open_from_disk(device, path, identity)?;
     let n_stretches = segment.layout().n_pages().div_ceil(STRETCH_PAGES);
-    let n_threads = match device.waits() {
+    let n_threads = match n_stretches > 1 && device.waits() {
         true => usize::try_from(n_stretches).unwrap_or(usize::MAX).min(n_threads()),
         false => 1,
     };

@@ -92,22 +92,6 @@ fn all_partitions_record_the_commit_of_a_version() {
 }
 
 #[test]
-fn a_version_of_another_history_is_refused_by_both_ids() {
-    let ring = ring(N_NODES, 2, 2);
-    let live = writer(&ring);
-    commit_all(&live, 1);
-    let here = live.version_id().unwrap();
-    live.check_version(here).unwrap();
-    live.check_version(2.into()).unwrap();
-    let other = VersionId::new(2, CommitId::draw());
-    let error = live.check_version(other).unwrap_err();
-    assert!(matches!(error, StoreError::OtherHistory { .. }), "{error}");
-    let text = error.to_string();
-    assert!(text.contains(&here.commit.to_string()), "{text}");
-    assert!(text.contains(&other.commit.to_string()), "{text}");
-}
-
-#[test]
 fn a_partition_that_lags_by_more_than_a_commit_is_refused_until_it_is_aligned() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);

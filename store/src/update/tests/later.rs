@@ -181,3 +181,31 @@ fn a_file_that_no_catalog_has_named_is_prepared_unless_its_version_was_committed
     let reader = open(&ring.out(), OpenMode::Read).unwrap();
     assert_eq!((reader.version(), seqs(&latest(&reader), "feat")[1]), (3, 2));
 }
+
+/// A partition came back from an old copy, and its catalog was lost after that: the versions of the
+/// others say nothing about its files.
+#[test]
+fn a_repaired_partition_claims_no_version_that_its_files_do_not_show() {
+    let ring = ring(N_NODES, 2, 2);
+    let dir = ring.out().join("part-001");
+    let old = ring.dir.path().join("old");
+    copy_all(&dir, &old);
+    let live = writer(&ring);
+    for seq in 1..=2 {
+        put(&live, "feat", &(0..N_NODES).collect::<Vec<_>>(), seq);
+        live.commit_version().unwrap();
+    }
+    drop(live);
+    fs::remove_dir_all(&dir).unwrap();
+    copy_all(&old, &dir);
+    fs::remove_dir_all(catalog_of(&ring, 1)).unwrap();
+    let report = repaired(&ring.out());
+    assert!(report.lost.iter().any(|lost| lost.reason.contains("versions after")), "{report:?}");
+    let refused = open(&ring.out(), OpenMode::Write).unwrap_err();
+    assert!(matches!(refused, StoreError::HistoriesDiffer { .. }), "{refused}");
+    let graph = Graph::open(&ring.out()).unwrap();
+    let (live, version) = GraphHandle::align(graph, &OpenOptions::default()).unwrap();
+    assert_eq!(version.number, 4);
+    let rows = seqs(&latest(&Arc::new(live)), "feat");
+    assert_eq!((rows[0], rows[N_NODES as usize - 1]), (2, 0));
+}

@@ -113,16 +113,18 @@ fn edges_that_cannot_be_read_are_named_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);
     let whole = gzip(&text(&edges(), " ", "\n"));
-    let files: [(&str, &[u8], &[&str]); 9] = [
+    let files: [(&str, &[u8], &[&str]); 11] = [
         ("e.txt", b"0 1\n1 2\n2 -3\n", &["e.txt", "line 3", "negative"]),
-        ("e.csv", b"src,dst\n0,1\n", &["e.csv", "line 1", "(s)"]),
-        ("e.tsv", b"0\t1\t0.5\n", &["line 1", "ignored"]),
+        ("e.csv", b"src,dst\n0,1\n", &["e.csv", "line 1", "header"]),
+        ("e.tsv", b"0\t1\t0.5\n", &["line 1", "--ignore-extra-columns"]),
         ("e.el", b"0 1\n2\n", &["line 2", "found one"]),
         ("e.edges", b"0 1\n0 4294967296\n", &["line 2", "4294967296"]),
         ("e.gz", &whole[..whole.len() / 2], &["e.gz", "after line"]),
         ("e.zst", b"0 1\n", &["e.zst"]),
         ("e.u32", &[0; 15], &["e.u32", "15 bytes"]),
-        ("e.bin", &[0; 16], &["e.bin", "npy, u32, u64 or text"]),
+        ("m.txt", b"%%MatrixMarket matrix\n2 2 1\n1 2\n", &["m.txt", "line 1", "MatrixMarket"]),
+        ("q.csv", b"\"0\",\"1\"\n", &["q.csv", "line 1", "quotes"]),
+        ("e.bin", &[0; 16], &["e.bin", "npy, u32, u64 or text", "--edge-format"]),
     ];
     for (name, bytes, parts) in files {
         fs::write(file(name), bytes).unwrap();
@@ -133,6 +135,13 @@ fn edges_that_cannot_be_read_are_named_and_nothing_is_written() {
     failed.failed(1, &["e.txt", "line 3", "node 3", "below 3"]);
     import(&file("e.txt"), "graph", &["--edge-format", "csv"]).failed(2, &["csv", "text"]);
     import(&file("e.txt"), "graph", &["--order", "best"]).failed(2, &["best", "greedy"]);
+    let (edges, out) = (file("e.txt"), file("graph"));
+    let line = format!("import --parts 300 --edges {} --out {}", edges.display(), out.display());
+    lode_line(&line).failed(1, &["300 partitions of 4 nodes", "ask for 4 at most"]);
+    // The neighbours of nodes, as METIS has them, are no columns to skip.
+    fs::write(file("e.tsv"), "4 3\n2 3\n1 3 4\n1 2\n2\n").unwrap();
+    let failed = import(&file("e.tsv"), "graph", &["--ignore-extra-columns"]);
+    failed.failed(1, &["e.tsv", "line 3", "expected 2 columns"]);
     assert_eq!(names_in(dir.path()).len(), files.len());
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::Error;
 use lodestore_bucket::BucketError;
+use lodestore_graph::edges::{EdgeError, EdgeTextFault};
 use lodestore_store::StoreError;
 
 /// Returns the command that helps against an error, if one does.
@@ -12,6 +13,9 @@ pub(crate) fn command_against(error: &Error) -> Option<String> {
             "`lode serve GRAPH --writable --publish URL --take-over` continues from this folder";
         return Some(advice.to_owned());
     }
+    if let Some(edges) = error.chain().find_map(edge_error) {
+        return advice_on_edges(edges).map(str::to_owned);
+    }
     let store = error.chain().find_map(|cause| cause.downcast_ref::<StoreError>())?;
     match store {
         StoreError::HistoriesDiffer { dir, .. } => Some(format!(
@@ -19,6 +23,25 @@ pub(crate) fn command_against(error: &Error) -> Option<String> {
              accepts all partitions as they are",
             dir.display()
         )),
+        _ => None,
+    }
+}
+
+/// Returns the error of edges that a cause is or holds.
+fn edge_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a EdgeError> {
+    match cause.downcast_ref::<lodestore_import::Error>() {
+        Some(lodestore_import::Error::Edges(error)) => Some(error),
+        _ => cause.downcast_ref(),
+    }
+}
+
+fn advice_on_edges(error: &EdgeError) -> Option<&'static str> {
+    match error {
+        EdgeError::UnknownFormat { .. } => Some("--edge-format names it"),
+        EdgeError::Sparse { .. } => Some("--nodes gives their number"),
+        EdgeError::Text { error, .. } if error.fault == EdgeTextFault::ExtraColumn => Some(
+            "--ignore-extra-columns skips columns after the source and the destination of an edge",
+        ),
         _ => None,
     }
 }

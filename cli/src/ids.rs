@@ -63,7 +63,9 @@ pub(crate) fn check_integers(path: &Path, what: &str, dtype: NpyType, shape: &[u
     if shape.len() != 1 {
         bail!("{path}: {what} must have shape (N,), found {shape:?}");
     }
-    if !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
+    // `numpy.array([])` is of f64.
+    let is_empty = shape[0] == 0;
+    if !is_empty && !matches!(dtype, NpyType::U32 | NpyType::I32 | NpyType::U64 | NpyType::I64) {
         bail!("{path}: {what} must be u32, i32, u64 or i64, found {dtype}");
     }
     Ok(())
@@ -160,6 +162,7 @@ mod tests {
         assert_eq!(ids(NpyType::I32, &bytes).unwrap(), expected);
         assert_eq!(ids(NpyType::U32, &bytes).unwrap(), expected);
         assert_eq!(ids(NpyType::U32, &[]).unwrap(), []);
+        assert_eq!(ids(NpyType::F64, &[]).unwrap(), []);
     }
 
     #[test]

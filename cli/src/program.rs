@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::console::{Console, OutputFormat};
 use crate::interrupt::Interrupted;
@@ -40,6 +41,7 @@ impl Program {
         if self.computes {
             begin_without_pool();
         }
+        raise_descriptor_limit();
         let format = if self.json { OutputFormat::Json } else { OutputFormat::Text };
         let console = Console::new(self.name, format);
         let log = match self.starts_its_log {
@@ -76,6 +78,16 @@ pub fn lode_program() -> Result<PathBuf> {
         return Ok(program);
     }
     bail!("{}: no such program; build or install `lode` beside `lode-lab`", program.display())
+}
+
+/// Raises the number of files that may be open to the most that the system allows this user: files
+/// of layers and connections need more than the usual 1,024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("the limit of open files stays {:?}: {error}", limit.current);
+    }
 }
 
 /// Begins this process again with a pool of none, unless the environment says how large it is. Must

@@ -26,6 +26,7 @@
 mod bijection;
 mod book;
 mod file_error;
+mod gunzip;
 mod header;
 mod ids;
 
@@ -41,6 +42,7 @@ mod map;
 pub mod micrograph;
 pub mod npy;
 pub mod order;
+mod output_file;
 pub mod partition;
 pub mod prefetch;
 pub mod rapa;
@@ -52,6 +54,8 @@ pub mod topology;
 
 pub use book::{BookError, PartitionBook};
 pub use file_error::FileError;
+pub use gunzip::Gunzip;
 pub use ids::{NodeId, PartId};
+pub use output_file::{OutputFile, OutputPlace};
 pub use partition::steps::{forget_peak_rss, peak_rss_bytes};
 pub use splitmix64::splitmix64;

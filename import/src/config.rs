@@ -14,6 +14,9 @@ use lodestore_store::source::{
     ConvertedSource, DenseSource, SourceError, TensorSource, open_source,
 };
 
+/// The tensor that says which nodes are for training, validation and test.
+const SPLIT_TENSOR: &str = "split";
+
 /// A graph to import.
 #[derive(Clone, Debug)]
 pub struct ImportConfig {
@@ -165,6 +168,12 @@ impl TensorFile {
             }
             None => open_source(&self.file)?,
         };
+        if self.name == SPLIT_TENSOR && source.is_bool() {
+            let reason = "booleans as a split, where 0 means training, 1 validation, 2 test and 255 \
+                          none of them; make it of a mask by `numpy.where(train, 0, 255)`, as u8";
+            let file = self.file.clone();
+            return Err(SourceError::Content { file, reason: reason.to_owned() });
+        }
         Ok(match self.dtype {
             Some(dtype) if dtype != source.dtype() => Box::new(ConvertedSource::new(source, dtype)),
             _ => source,

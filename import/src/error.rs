@@ -39,6 +39,26 @@ pub enum Error {
         /// Files of edges.
         files: String,
     },
+    /// More partitions than nodes.
+    #[error(
+        "{n_parts} partitions of {n_nodes} nodes: most would be empty; ask for {n_nodes} at most"
+    )]
+    FewNodes {
+        /// Partitions asked for.
+        n_parts: u16,
+        /// Nodes of the graph.
+        n_nodes: u32,
+    },
+    /// Edges of nodes that the first tensor, which says how many there are, has no rows of.
+    #[error("{source}; {} has {rows} rows, one for each node", file.display())]
+    FewRows {
+        /// File of the tensor.
+        file: PathBuf,
+        /// Its rows.
+        rows: u64,
+        /// The edge.
+        source: Box<EdgeError>,
+    },
     /// Weights of edges in another form.
     #[error("{}: {reason}", file.display())]
     Weights {

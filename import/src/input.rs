@@ -10,6 +10,9 @@ use crate::config::{ImportConfig, TensorFile};
 use crate::error::{Error, node_count};
 use crate::order::remove;
 
+/// Partitions without a node that an import makes. Each takes files and time; more are a slip.
+const EMPTY_PARTS_MAX: u32 = 64;
+
 /// Parsed edges of a text.
 const PARSED_FILE: &str = "edges.u32";
 
@@ -35,10 +38,21 @@ impl Input {
             (None, None) => None,
         };
         // Reads all of them: the first bad edge is found before the long work starts.
-        let edges = config.edges.open(n_nodes)?;
+        let edges =
+            config.edges.open(n_nodes).map_err(|error| match (&tensors[..], config.nodes) {
+                ([first, ..], None) if error.is_out_of_range() => {
+                    let (file, rows) = (first.path().to_owned(), first.n_rows());
+                    Error::FewRows { file, rows, source: Box::new(error) }
+                }
+                _ => error.into(),
+            })?;
         let n_nodes = edges.n_nodes();
         if n_nodes == 0 {
             return Err(Error::NoNodes { files: config.edges.names() });
+        }
+        let n_parts = config.partition.n_parts;
+        if u32::from(n_parts) > n_nodes.saturating_add(EMPTY_PARTS_MAX) {
+            return Err(Error::FewNodes { n_parts, n_nodes });
         }
         for (tensor, source) in config.tensors.iter().zip(&tensors) {
             check_source(&tensor.name, &**source, n_nodes)?;

@@ -58,6 +58,11 @@ pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<Impo
     let mut input = Input::open(config)?;
     let partition_config = bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;
     leftover_warnings(&config.out).iter().for_each(|warning| observer.warn(warning));
+    let n_parts = partition_config.n_parts;
+    if u32::from(n_parts) > input.n_nodes {
+        let n_nodes = input.n_nodes;
+        observer.warn(&format!("{n_parts} partitions of {n_nodes} nodes: some will be empty"));
+    }
     let most = config.max_served_row_bytes.unwrap_or(u64::MAX);
     let mut not_served = Vec::new();
     for (name, found) in input.long_rows(config) {

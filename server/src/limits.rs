@@ -174,6 +174,13 @@ const _: () = assert!(
 );
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
+/// Returns the connections that each of `n_shards` shards admits, where the process may have
+/// `max_files` files open: half of them are for connections, the rest for files of rows.
+pub(crate) fn connections_per_shard(max_files: u64, n_shards: usize) -> usize {
+    let of_shard = max_files / 2 / n_shards.max(1) as u64;
+    usize::try_from(of_shard).unwrap_or(usize::MAX).clamp(1, CONNECTIONS_PER_SHARD_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use lodestore_schema::limits::{LENT_FOR, REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};

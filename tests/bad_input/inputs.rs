@@ -1,6 +1,10 @@
 //! Files and flags that are wrong, and graphs that are odd but right.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::{NpyArray, NpyType};
@@ -152,6 +156,51 @@ fn too_few_rows_are_refused_before_anything_is_written() {
     source.try_import(&out, &["feat"], &["--nodes", "60"]).failed(1, &["feat.npy", "50", "60"]);
     source.try_import(&out, &["feat"], &["--nodes", "40"]).failed(1, &["40"]);
     assert_eq!(names_in(source.dir.path()), names);
+}
+
+#[test]
+fn files_at_fault_are_named_as_they_were_given() {
+    let (source, names) = small();
+    let out = source.file("graph");
+    // The first tensor says how many nodes there are.
+    write_npy(&source.file("feat.npy"), NpyType::F32, &[40, 2], &[0f32; 80]);
+    source.try_import(&out, &["feat"], &[]).failed(1, &["edges.npy", "feat.npy has 40 rows"]);
+    write_npy(&source.file("split.npy"), NpyType::Bool, &[50], &[1u8; 50]);
+    let failed = source.try_import(&out, &["split"], &[]);
+    failed.failed(1, &["split.npy", "booleans", "numpy.where"]);
+    // `split.npy` took the place of what was there.
+    assert_eq!(names_in(source.dir.path()), names);
+}
+
+#[test]
+fn outputs_are_written_through_links_and_replace_no_pipe() {
+    let (source, _) = small();
+    let graph = source.import("graph", 2, "hash");
+    write_npy(&source.file("ids.npy"), NpyType::U32, &[3], &[0u32, 1, 2]);
+    let gather = |out: &str| {
+        let (graph, ids) = (graph.display(), source.file("ids.npy"));
+        let out = source.file(out);
+        let line = format!(
+            "gather --graph {graph} --tensor feat --ids {} --out {}",
+            ids.display(),
+            out.display()
+        );
+        lode_line(&line).succeeded();
+    };
+    gather("rows.npy");
+    let rows = fs::read(source.file("rows.npy")).unwrap();
+    fs::create_dir(source.file("far")).unwrap();
+    symlink("far/rows.npy", source.file("link.npy")).unwrap();
+    gather("link.npy");
+    assert_eq!(fs::read_link(source.file("link.npy")).unwrap(), Path::new("far/rows.npy"));
+    assert_eq!(fs::read(source.file("far/rows.npy")).unwrap(), rows);
+    let pipe = source.file("pipe.npy");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let to_read = pipe.clone();
+    let reader = thread::spawn(move || fs::read(to_read).unwrap());
+    gather("pipe.npy");
+    assert_eq!(reader.join().unwrap(), rows);
+    assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
 }
 
 #[test]

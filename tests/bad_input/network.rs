@@ -113,7 +113,8 @@ fn an_empty_list_of_ids_returns_no_rows() {
     let graph = source.import("graph", 2, "spring");
     let server = Serving::start(&graph, ANY_PORT);
     let (ids, out) = (source.file("ids.npy"), source.file("out.npy"));
-    write_npy(&ids, NpyType::U32, &[0], &[0u32; 0]);
+    // As `numpy.array([])` has them.
+    write_npy(&ids, NpyType::F64, &[0], &[0f64; 0]);
     for from in [format!("--graph {}", graph.display()), format!("--connect {}", server.address)] {
         let (ids, out) = (ids.display(), out.display());
         lode_line(&format!("gather {from} --tensor feat --ids {ids} --out {out}")).succeeded();

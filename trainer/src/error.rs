@@ -235,16 +235,29 @@ pub enum TrainError {
         found: String,
     },
     /// A node of a split has no usable label.
-    #[error("node {node} is in the {split} split but its label is {label}; expected 0..{limit}")]
+    #[error("{node} is in the {split} split but its label is {label}; expected 0..{limit}")]
     Label {
         /// The node.
-        node: NodeId,
+        node: NamedNode,
         /// Split that it is in.
         split: &'static str,
         /// Label found.
         label: i64,
         /// Labels are below this.
         limit: i64,
+    },
+    /// A value of the split that no set has.
+    #[error(
+        "{node} has {found} in `{tensor}`; expected 0 for training, 1 for validation, 2 for test, \
+         or 255 for none of them"
+    )]
+    Split {
+        /// Name of the split tensor.
+        tensor: String,
+        /// The node.
+        node: NamedNode,
+        /// Value found.
+        found: u8,
     },
     /// One of several labels of a node of a split is neither there nor not.
     #[error(
@@ -362,4 +375,30 @@ pub(crate) fn check(
     }
     let (expected, found) = (expected.to_owned(), found.to_string());
     Err(TrainError::Setting { setting, expected, found })
+}
+
+/// A node, as people know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedNode {
+    /// Its id in the graph.
+    pub internal: NodeId,
+    /// Its id in the files of the import, where that is known.
+    pub external: Option<i64>,
+}
+
+impl From<NodeId> for NamedNode {
+    fn from(internal: NodeId) -> Self {
+        Self { internal, external: None }
+    }
+}
+
+impl fmt::Display for NamedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.external {
+            Some(external) => {
+                write!(f, "node {external} of the imported files ({} in the graph)", self.internal)
+            }
+            None => write!(f, "node {}", self.internal),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_store::Dtype;
+use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
 use crate::config::TrainConfig;
 use crate::error::TrainError;
@@ -57,10 +58,13 @@ impl Labels {
         let info = sources.local.tensor(&config.label_tensor)?;
         let (dtype, width) = (info.dtype, info.width as usize);
         let of_nodes = match info.dtype {
-            Dtype::I64 if width == 1 => Targets::Classes(Vec::new()),
+            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 | Dtype::U8 if width == 1 => {
+                Targets::Classes(Vec::new())
+            }
             Dtype::U8 | Dtype::F32 if width > 1 => Targets::Several { width, labels: Vec::new() },
             _ => {
-                let expected = "i64 of width 1, or u8 or f32 of more for several labels a node";
+                let expected =
+                    "integers of width 1, or u8 or f32 of more for several labels a node";
                 return Err(TrainError::tensor(&info, expected));
             }
         };
@@ -77,12 +81,16 @@ impl Labels {
             let end = start.saturating_add(CHUNK_NODES).min(book.n_nodes());
             let ids: Vec<NodeId> = (start..end).map(NodeId).collect();
             let mut splits = splits.read::<u8>(&ids)?.to_vec();
+            check_splits(&config.split_tensor, &ids, &splits)
+                .map_err(|error| named_by_the_import(sources, owned, error))?;
             if known_classes.is_some() {
                 splits.iter_mut().filter(|split| **split == TRAIN).for_each(|it| *it = NO_SPLIT);
             }
             match (&labels.of_nodes, dtype) {
                 (Targets::Classes(_), _) => {
-                    labels.take(&ids, column.read::<i64>(&ids)?, &splits, limit)?;
+                    let classes = column.classes(&ids, dtype)?;
+                    let taken = labels.take(&ids, &classes, &splits, limit);
+                    taken.map_err(|error| named_by_the_import(sources, owned, error))?;
                 }
                 (_, Dtype::U8) => labels.take_several(&ids, column.read::<u8>(&ids)?, &splits)?,
                 _ => labels.take_several(&ids, column.read::<f32>(&ids)?, &splits)?,
@@ -175,7 +183,10 @@ impl Labels {
             let mut class = 0;
             if let Some(split) = self.put(node, split) {
                 let found = u32::try_from(label).ok().filter(|_| label < limit);
-                class = found.ok_or(TrainError::Label { node, split, label, limit })?;
+                class = found.ok_or_else(|| {
+                    let node = node.into();
+                    TrainError::Label { node, split, label, limit }
+                })?;
             }
             self.n_classes = self.n_classes.max(class as usize + 1);
             if let Targets::Classes(classes) = &mut self.of_nodes {
@@ -221,6 +232,35 @@ impl Labels {
     }
 }
 
+/// Fails for a value that no split has.
+fn check_splits(tensor: &str, ids: &[NodeId], splits: &[u8]) -> Result<(), TrainError> {
+    let mut marked = ids.iter().zip(splits);
+    match marked.find(|(_, split)| !matches!(**split, TRAIN | 1 | 2 | NO_SPLIT)) {
+        Some((&node, &found)) => {
+            Err(TrainError::Split { tensor: tensor.to_owned(), node: node.into(), found })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns an error about a node with the id that the node has in the files of its import.
+fn named_by_the_import(
+    sources: &WorkerSources,
+    owned: &[PartId],
+    mut error: TrainError,
+) -> TrainError {
+    let (TrainError::Label { node, .. } | TrainError::Split { node, .. }) = &mut error else {
+        return error;
+    };
+    // Who has no such ids is told the node's own.
+    let read = || -> Result<Option<i64>, TrainError> {
+        let mut column = Column::open(sources, owned, EXTERNAL_ID_TENSOR)?;
+        Ok(column.read::<i64>(&[node.internal])?.first().copied())
+    };
+    node.external = read().ok().flatten();
+    error
+}
+
 /// A tensor that is read in chunks.
 struct Column {
     loader: BatchLoader,
@@ -231,6 +271,17 @@ impl Column {
     fn open(sources: &WorkerSources, owned: &[PartId], tensor: &str) -> Result<Self, TrainError> {
         let loader = sources.loader(tensor, owned)?;
         Ok(Self { loader, buffer: RowBuffer::default() })
+    }
+
+    /// Returns integers of one type as those of the widest.
+    fn classes(&mut self, ids: &[NodeId], dtype: Dtype) -> Result<Vec<i64>, TrainError> {
+        Ok(match dtype {
+            Dtype::U8 => self.read::<u8>(ids)?.iter().map(|&it| it.into()).collect(),
+            Dtype::I8 => self.read::<i8>(ids)?.iter().map(|&it| it.into()).collect(),
+            Dtype::I16 => self.read::<i16>(ids)?.iter().map(|&it| it.into()).collect(),
+            Dtype::I32 => self.read::<i32>(ids)?.iter().map(|&it| it.into()).collect(),
+            _ => self.read::<i64>(ids)?.to_vec(),
+        })
     }
 
     fn read<T: bytemuck::Pod>(&mut self, ids: &[NodeId]) -> Result<&[T], TrainError> {

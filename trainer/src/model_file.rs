@@ -3,17 +3,16 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::{File, Permissions},
+    fs::File,
     io::{self, Read, Write},
-    os::unix::fs::PermissionsExt,
     path::Path,
     str::FromStr,
 };
 
 use candle_core::{Device, Tensor};
 use lodestore_graph::sampler::Fanout;
+use lodestore_graph::{OutputFile, OutputPlace};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
-use tempfile::{Builder, NamedTempFile};
 
 use crate::config::{MAX_LAYERS, TrainConfig};
 use crate::error::{ModelFault, SavedModelError, TrainError};
@@ -24,32 +23,21 @@ use crate::options::{Aggregation, LayerOptions, Metric, Norm};
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
 
-/// Fails unless a model can be written to `path`: makes the file beside it, and takes it away
-/// again.
+/// Fails unless a model can be written to `path`. A file is made beside it, and taken away again.
 pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
-    let source = match new_beside(path) {
-        Ok(_) if path.is_dir() => io::ErrorKind::IsADirectory.into(),
-        Ok(_) => return Ok(()),
-        Err(source) => source,
+    // A pipe may have no reader before the end of training.
+    let checked = match OutputPlace::of(path) {
+        Ok(OutputPlace::File(_)) => OutputFile::create(path).map(drop),
+        Ok(OutputPlace::Stream(_)) => Ok(()),
+        Err(source) => Err(source),
     };
-    let fault = Box::new(ModelFault::Io { action: "write", source });
-    Err(SavedModelError { path: path.to_owned(), fault })
-}
-
-/// Makes the file under a name that no other has, until it is whole.
-fn new_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut prefix = path.file_name().unwrap_or_default().to_owned();
-    prefix.push(".");
-    // As for any new file; the process's mask takes its part away.
-    let permissions = Permissions::from_mode(0o666);
-    let mut builder = Builder::new();
-    builder.prefix(&prefix).suffix(".partial").permissions(permissions);
-    builder.tempfile_in(folder.unwrap_or(Path::new(".")))
+    checked.map_err(|source| {
+        let fault = Box::new(ModelFault::Io { action: "write", source });
+        SavedModelError { path: path.to_owned(), fault }
+    })
 }
 
 /// Writes the parameters `values`, one flat list each, of a model of `config` and `spec` to `path`.
-/// The file is beside it first, then in place of what is there.
 pub(crate) fn save(
     path: &Path,
     config: &TrainConfig,
@@ -64,11 +52,10 @@ pub(crate) fn save(
     let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
     let bytes = bytes.map_err(|error| failed(error.into()))?;
     let write = || -> io::Result<()> {
-        let mut file = new_beside(path)?;
+        let mut file = OutputFile::create(path)?;
         file.write_all(&bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        file.sync()?;
+        file.commit()
     };
     write().map_err(|source| failed(ModelFault::Io { action: "write", source }))
 }

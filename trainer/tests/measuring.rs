@@ -190,7 +190,7 @@ fn labels_out_of_range_are_named_before_the_first_step() {
             let TrainError::Label { node: found, label: seen, limit, .. } = error else {
                 panic!("{error}")
             };
-            assert_eq!((found.index(), seen, limit), (node, label, 1 << 16));
+            assert_eq!((found.internal.index(), seen, limit), (node, label, 1 << 16));
             let message = error.to_string();
             let expected = format!(
                 "node {node} is in the {name} split but its label is {label}; expected 0..65536"

@@ -360,9 +360,32 @@ fn bad_labels_and_splits_are_named() {
     let labels = bytes_of(&vec![1i64 << 40; n], i64::to_le_bytes);
     let found = error(&|rows| rows.add("label", Dtype::I64, 1, labels.clone()).unwrap());
     assert!(found.contains("label is 1099511627776"), "{found}");
-    let found = error(&|rows| rows.add("label", Dtype::U8, 1, vec![0; n]).unwrap());
-    assert!(found.contains("must be i64 of width 1, or u8 or f32 of more"), "{found}");
-    assert!(found.contains("found u8 of width 1"), "{found}");
+    let found = error(&|rows| rows.add("label", Dtype::F32, 1, vec![0; 4 * n]).unwrap());
+    assert!(found.contains("must be integers of width 1, or u8 or f32 of more"), "{found}");
+    assert!(found.contains("found f32 of width 1"), "{found}");
+    let mut splits = vec![0; n];
+    splits[7] = 3;
+    let found = error(&|rows| rows.add("split", Dtype::U8, 1, splits.clone()).unwrap());
+    assert!(found.contains("node 7 has 3 in `split`; expected 0 for training"), "{found}");
+}
+
+/// Classes are numbers, whatever type the files have.
+#[test]
+fn classes_of_every_integer_type_train_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(Strategy::Ondemand, 1, dir.path());
+    let classes: Vec<u8> = (0..N_NODES).map(|node| (node % 3) as u8).collect();
+    let losses = |dtype, bytes: Vec<u8>| {
+        let mut graph = planted(1);
+        let rows = Arc::get_mut(&mut graph.rows).unwrap();
+        rows.add("label", dtype, 1, bytes).unwrap();
+        run(&graph, &config).unwrap().step_losses
+    };
+    let of_i64: Vec<i64> = classes.iter().map(|&class| class.into()).collect();
+    let of_i32: Vec<i32> = classes.iter().map(|&class| class.into()).collect();
+    let expected = losses(Dtype::I64, bytes_of(&of_i64, i64::to_le_bytes));
+    assert_eq!(losses(Dtype::I32, bytes_of(&of_i32, i32::to_le_bytes)), expected);
+    assert_eq!(losses(Dtype::U8, classes), expected);
 }
 
 #[test]

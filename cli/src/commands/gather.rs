@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use lodestore_client::source::{PullStats, TensorInfo};
 use lodestore_client::{
@@ -183,31 +183,21 @@ fn copy_rows(
     Ok(stats)
 }
 
-/// The output file: it appears under its name when it is whole.
+/// The rows of the output file.
 struct Output {
     writer: NpyWriter,
-    temporary: tempfile::TempPath,
-    path: PathBuf,
     /// Where elements of this type become f32.
     converted: Option<(Dtype, Vec<f32>)>,
 }
 
 impl Output {
     fn begin(path: &Path, info: &TensorInfo, as_f32: bool, n_rows: u64) -> Result<Self> {
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let temporary = tempfile::Builder::new()
-            .prefix(".lode-")
-            .suffix(".npy")
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-            .tempfile_in(parent.unwrap_or(Path::new(".")))
-            .with_context(|| format!("{}: cannot create", path.display()))?
-            .into_temp_path();
         let shape = [n_rows, u64::from(info.width)];
         let shape = if info.width == 1 { &shape[..1] } else { &shape[..] };
         let dtype = if as_f32 { Dtype::F32 } else { info.dtype };
         let converted = (dtype != info.dtype).then_some((info.dtype, Vec::new()));
-        let writer = NpyWriter::create(&temporary, npy_type(dtype), shape)?;
-        Ok(Self { writer, temporary, path: path.to_owned(), converted })
+        let writer = NpyWriter::create(path, npy_type(dtype), shape)?;
+        Ok(Self { writer, converted })
     }
 
     fn write(&mut self, rows: &[u8]) -> Result<()> {
@@ -220,8 +210,6 @@ impl Output {
     }
 
     fn commit(self) -> Result<()> {
-        self.writer.finish()?;
-        let renamed = self.temporary.persist(&self.path);
-        renamed.with_context(|| format!("{}: cannot write", self.path.display()))
+        Ok(self.writer.finish()?)
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use super::EdgeTextError;
+use super::{EdgeTextError, EdgeTextFault};
 use crate::file_error::FileError;
 use crate::npy::{NpyError, NpyType};
 
@@ -55,6 +55,20 @@ pub enum EdgeError {
     )]
     UnknownFormat {
         /// The file.
+        path: PathBuf,
+    },
+    /// A file that is not compressed as its name says.
+    #[error("{}: not compressed as its name says; give it the name of what it is", path.display())]
+    NotCompressed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A pipe or a device.
+    #[error(
+        "{}: a pipe or a device; edges are read several times: save them to a file", path.display()
+    )]
+    Stream {
+        /// The path.
         path: PathBuf,
     },
     /// A compressed file of a format that is read in place.
@@ -114,4 +128,16 @@ pub enum EdgeError {
     /// The reader of the edges stopped before their end.
     #[error("the edges were not read to their end")]
     Stopped,
+}
+
+impl EdgeError {
+    /// Returns whether an edge names a node that is not below the number of nodes.
+    #[must_use]
+    pub fn is_out_of_range(&self) -> bool {
+        match self {
+            Self::OutOfRange { .. } => true,
+            Self::Text { error, .. } => matches!(error.fault, EdgeTextFault::OutOfRange { .. }),
+            _ => false,
+        }
+    }
 }

@@ -69,7 +69,11 @@ impl EdgeFile {
     /// Opens the file and reads it once to check every id. Ids are below `n_nodes`, or without it
     /// in proportion to the number of edges (see [`ArrayEdges::open_npy`]). Passes read ahead.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
-        let (format, path) = (self.format()?, &self.path);
+        let path = &self.path;
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return Err(EdgeError::Stream { path: path.clone() });
+        }
+        let format = self.format()?;
         let compression = Compression::of(path);
         if format != EdgeFormat::Text && compression != Compression::None {
             return Err(EdgeError::Compressed { path: path.clone() });
@@ -92,7 +96,7 @@ impl EdgeFile {
 }
 
 fn of_extension(path: &Path) -> Option<EdgeFormat> {
-    match path.extension()?.to_str()? {
+    match path.extension()?.to_str()?.to_lowercase().as_str() {
         "npy" => Some(EdgeFormat::Npy),
         "u32" => Some(EdgeFormat::U32),
         "u64" => Some(EdgeFormat::U64),
@@ -137,6 +141,9 @@ mod tests {
         }
         assert_eq!(format("d.csv/a.npy"), Some(EdgeFormat::Npy));
         assert_eq!(format("a.u32"), Some(EdgeFormat::U32));
+        assert_eq!(format("E.TXT"), Some(EdgeFormat::Text));
+        assert_eq!(format("A.NPY"), Some(EdgeFormat::Npy));
+        assert_eq!(format("E.CSV.GZ"), Some(EdgeFormat::Text));
         assert_eq!(format("a.u64.gz"), Some(EdgeFormat::U64));
         for name in ["a.bin", "edges", "a.npz", "", "gz", ".npy"] {
             assert_eq!(format(name), None, "{name}");

@@ -1,11 +1,11 @@
 //! Streaming a `.npy` file whose shape is known beforehand.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::{NpyError, NpyFault, NpyType, header};
 use crate::file_error::FileError;
+use crate::output_file::OutputFile;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -13,17 +13,18 @@ const BUFFER_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct NpyWriter {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: BufWriter<OutputFile>,
     expected_bytes: u64,
     written_bytes: u64,
 }
 
 impl NpyWriter {
-    /// Creates or replaces `path` and writes the header; `shape` is slowest dimension first.
+    /// Begins the file of `path`, as [`OutputFile`] does, and writes the header; `shape` is slowest
+    /// dimension first.
     pub fn create(path: &Path, dtype: NpyType, shape: &[u64]) -> Result<Self, NpyError> {
         let expected_bytes = header::data_bytes(dtype, shape)
             .ok_or_else(|| NpyError::fault(path, NpyFault::Overflow { shape: shape.to_owned() }))?;
-        let file = File::create(path).map_err(FileError::at(path, "create"))?;
+        let file = OutputFile::create(path).map_err(FileError::at(path, "create"))?;
         let mut file = BufWriter::with_capacity(BUFFER_BYTES, file);
         let header = header::encode(dtype, shape);
         file.write_all(&header).map_err(FileError::at(path, "write"))?;
@@ -48,12 +49,14 @@ impl NpyWriter {
         Ok(())
     }
 
-    /// Flushes, and checks that exactly the promised bytes came.
-    pub fn finish(mut self) -> Result<(), NpyError> {
+    /// Checks that exactly the promised bytes came, and gives the file its name.
+    pub fn finish(self) -> Result<(), NpyError> {
         if self.written_bytes != self.expected_bytes {
             return Err(self.wrong_bytes(self.written_bytes));
         }
-        Ok(self.file.flush().map_err(FileError::at(&self.path, "write"))?)
+        let written = self.file.into_inner().map_err(|error| error.into_error());
+        let committed = written.and_then(OutputFile::commit);
+        Ok(committed.map_err(FileError::at(&self.path, "write"))?)
     }
 
     fn wrong_bytes(&self, found_bytes: u64) -> NpyError {

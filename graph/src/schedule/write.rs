@@ -14,6 +14,7 @@ use super::{Schedule, ScheduleError, ScheduleSpec};
 use crate::book::PartitionBook;
 use crate::file_error::FileError;
 use crate::ids::NodeId;
+use crate::output_file::OutputPlace;
 use crate::sampler::{Sampler, epoch_order};
 use crate::topology::Topology;
 
@@ -71,10 +72,14 @@ pub fn write_schedule(
     check(input, spec)?;
     let sampler = || Sampler::new(input.topology, &spec.fanouts);
     let mut samplers: Vec<_> = (0..n_threads.max(1)).map(|_| sampler()).collect();
-    if path.is_dir() {
-        let is_folder = std::io::ErrorKind::IsADirectory.into();
-        return Err(FileError::at(path, "replace")(is_folder).into());
-    }
+    let path = match OutputPlace::of(path).map_err(FileError::at(path, "replace"))? {
+        OutputPlace::File(place) => place,
+        OutputPlace::Stream(_) => {
+            let (expected, found) = ("a file, which is read again", "a pipe or a device");
+            return Err(ScheduleError::format(path, "the output", expected, found));
+        }
+    };
+    let path = path.as_path();
     Schedule::refuse_other_file(path)?;
     let mut file = Partial::open(path, spec, input.topology.n_nodes())?;
     let mut resumed = 0;

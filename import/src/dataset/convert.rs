@@ -94,8 +94,17 @@ impl<'a> Numbers<'a> {
         file.flush().map_err(Error::io(out, "write"))
     }
 
-    /// Writes them as integers of shape (N,) or (N, W) to an `.npy` file.
+    /// Writes them as integers of shape (N,) or (N, W) to an `.npy` file. Several of a row that are
+    /// all 0 or 1 become u8, as labels of which a node may have several are.
     pub(super) fn write_integers(&self, out: &Path) -> Result<(), Error> {
+        let is_wide = self.shape.get(1).is_some_and(|&width| width > 1);
+        if is_wide {
+            let flags: Result<Option<Vec<u8>>, Error> =
+                (0..self.len()).map(|i| self.integer(i).map(flag)).collect();
+            if let Some(flags) = flags? {
+                return Ok(NpyWriter::write(out, NpyType::U8, self.shape, &flags)?);
+            }
+        }
         let mut file = NpyWriter::create(out, NpyType::I64, self.shape)?;
         let mut chunk = Vec::with_capacity(CHUNK.min(self.len()));
         for first in (0..self.len()).step_by(CHUNK) {
@@ -109,8 +118,14 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Converts text with as many floats on each line to packed rows in `scratch`.
-pub(super) fn text_rows(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
+/// Converts text with as many floats on each line, one line for each node, to packed rows in
+/// `scratch`.
+pub(super) fn text_rows(
+    name: &str,
+    path: &Path,
+    n_nodes: u32,
+    scratch: &Path,
+) -> Result<TensorFile, Error> {
     let out = scratch.join(format!("{name}.f32"));
     let mut file = create(&out)?;
     let (n_rows, width) = numbers(
@@ -123,22 +138,47 @@ pub(super) fn text_rows(name: &str, path: &Path, scratch: &Path) -> Result<Tenso
     if n_rows == 0 {
         return Err(refused(path, "no rows; expected a line of numbers for each node"));
     }
+    check_rows(path, n_nodes, n_rows)?;
     let raw = Some(RowLayout { dtype: Dtype::F32, width: width as u32 });
     Ok(TensorFile { raw, ..TensorFile::new(name, out) })
 }
 
-/// Converts text with as many integers on each line to an `.npy` file in `scratch`; `nan` is
-/// [`NO_LABEL`].
-pub(super) fn text_integers(name: &str, path: &Path, scratch: &Path) -> Result<TensorFile, Error> {
+/// Converts text with as many integers on each line, one line for each node, to an `.npy` file in
+/// `scratch`; `nan` is [`NO_LABEL`]. Several of a line that are all 0 or 1 become u8.
+pub(super) fn text_integers(
+    name: &str,
+    path: &Path,
+    n_nodes: u32,
+    scratch: &Path,
+) -> Result<TensorFile, Error> {
     let mut all = Vec::new();
     let (n_rows, width) = numbers(path, "integer", integer, |row| {
         all.extend_from_slice(row);
         Ok(())
     })?;
+    check_rows(path, n_nodes, n_rows)?;
     let out = scratch.join(format!("{name}.npy"));
     let shape = if width == 1 { vec![n_rows] } else { vec![n_rows, width as u64] };
-    NpyWriter::write(&out, NpyType::I64, &shape, bytemuck::cast_slice(&all))?;
+    let flags: Option<Vec<u8>> =
+        if width > 1 { all.iter().copied().map(flag).collect() } else { None };
+    match flags {
+        Some(flags) => NpyWriter::write(&out, NpyType::U8, &shape, &flags)?,
+        None => NpyWriter::write(&out, NpyType::I64, &shape, bytemuck::cast_slice(&all))?,
+    }
     Ok(TensorFile::new(name, out))
+}
+
+/// Fails for another number of rows than one for each node.
+pub(super) fn check_rows(path: &Path, n_nodes: u32, found: u64) -> Result<(), Error> {
+    if found == u64::from(n_nodes) {
+        return Ok(());
+    }
+    Err(refused(path, format!("expected {n_nodes} rows, one for each node, found {found}")))
+}
+
+/// Returns a number that is 0 or 1.
+fn flag(number: i64) -> Option<u8> {
+    u8::try_from(number).ok().filter(|&flag| flag <= 1)
 }
 
 /// Passes the numbers of each line of a text to `take`. Returns the lines, and the numbers of each,

@@ -70,6 +70,8 @@ pub struct Dataset {
     pub direction: Direction,
     /// Parts of the dataset that are left out, for people.
     pub warnings: Vec<String>,
+    /// How the dataset was understood, for people.
+    pub notes: Vec<String>,
     /// Converted files; removed with this.
     scratch: TempDir,
 }
@@ -88,9 +90,9 @@ impl Dataset {
 
     /// Returns the dataset of these edges alone, of one direction.
     fn new(edges: EdgeFile, nodes: u32, scratch: TempDir) -> Self {
-        let (tensors, warnings) = (Vec::new(), Vec::new());
+        let (tensors, warnings, notes) = (Vec::new(), Vec::new(), Vec::new());
         let (edges, direction) = (EdgeFiles::one(edges), Direction::Directed);
-        Self { edges, tensors, nodes, direction, warnings, scratch }
+        Self { edges, tensors, nodes, direction, warnings, notes, scratch }
     }
 
     /// Returns the folder of converted files.

@@ -8,17 +8,19 @@
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::edges::EdgeFile;
+use lodestore_graph::topology::Direction;
 use lodestore_store::source::Npz;
 use tempfile::TempDir;
 
 use super::Dataset;
-use super::convert::{Numbers, Split, text_integers, text_rows};
+use super::convert::{Numbers, Split, check_rows, text_integers, text_rows};
 use super::text::Lines;
 use crate::config::TensorFile;
 use crate::error::{Error, node_count, refused};
 
-/// Datasets that store each undirected edge once (`add_inverse_edge` of the benchmark's table).
-const UNDIRECTED: [&str; 2] = ["products", "proteins"];
+/// Folders of the datasets that store each undirected edge once (`add_inverse_edge` of the
+/// benchmark's table), as its downloads are named; `-` and `_` are the same.
+const UNDIRECTED: [&str; 2] = ["ogbn_products", "ogbn_proteins"];
 /// Files of lists of nodes, in the order of the values of a split.
 const SETS: [&str; 3] = ["train", "valid", "test"];
 /// Arrays of nodes beside features and labels, and the tensors that they become.
@@ -41,8 +43,11 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
         true => of_arrays(&raw, &data, scratch)?,
         false => of_text(&raw, scratch)?,
     };
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    dataset.direction = UNDIRECTED.iter().any(|known| name.contains(known)).into();
+    let name = folder_name(dir).to_lowercase().replace('-', "_");
+    if UNDIRECTED.contains(&name.as_str()) {
+        dataset.direction = Direction::Undirected;
+        dataset.notes.push(format!("each edge stands for both directions, as in OGB's {name}"));
+    }
     if find(&raw, "edge-feat").is_some() {
         dataset.warnings.push("features of edges are left out".to_owned());
     }
@@ -59,12 +64,12 @@ fn of_text(raw: &Path, scratch: TempDir) -> Result<Dataset, Error> {
     let n_nodes = only_count(&counts)?;
     let mut tensors = Vec::new();
     if let Some(path) = find(raw, "node-feat") {
-        tensors.push(text_rows("feat", &path, scratch.path())?);
+        tensors.push(text_rows("feat", &path, n_nodes, scratch.path())?);
     }
     let named = NODE_ARRAYS.iter().chain(&[("node-label", "label")]);
     for (file, tensor) in named {
         if let Some(path) = find(raw, file) {
-            tensors.push(text_integers(tensor, &path, scratch.path())?);
+            tensors.push(text_integers(tensor, &path, n_nodes, scratch.path())?);
         }
     }
     Ok(Dataset { tensors, ..Dataset::new(EdgeFile::at(edges), n_nodes, scratch) })
@@ -89,27 +94,39 @@ fn of_arrays(raw: &Path, data: &Path, scratch: TempDir) -> Result<Dataset, Error
         tensors.push(TensorFile::new("feat", member("node_feat")));
     }
     for (array, tensor) in NODE_ARRAYS.iter().filter(|(array, _)| has(array)) {
-        tensors.push(integers(&mut npz, data, array, tensor, scratch.path())?);
+        tensors.push(integers(&mut npz, data, (array, tensor), n_nodes, scratch.path())?);
     }
     let labels = raw.join("node-label.npz");
     if labels.is_file() {
         let mut npz = Npz::open(&labels)?;
-        tensors.push(integers(&mut npz, &labels, "node_label", "label", scratch.path())?);
+        let named = ("node_label", "label");
+        tensors.push(integers(&mut npz, &labels, named, n_nodes, scratch.path())?);
     }
     Ok(Dataset { tensors, ..Dataset::new(EdgeFile::at(edges), n_nodes, scratch) })
 }
 
-/// Converts an array of an archive to integers.
+/// Converts an array of an archive, which has a row for each node, to integers; `named` has the
+/// array's name and that of the tensor.
 fn integers(
     npz: &mut Npz,
     path: &Path,
-    array: &str,
-    tensor: &str,
+    named: (&str, &str),
+    n_nodes: u32,
     scratch: &Path,
 ) -> Result<TensorFile, Error> {
+    let (array, tensor) = named;
     let out = scratch.join(format!("{tensor}.npy"));
-    Numbers::of_member(path, &npz.array(&format!("{array}.npy"))?).write_integers(&out)?;
+    let member = npz.array(&format!("{array}.npy"))?;
+    let numbers = Numbers::of_member(path, &member);
+    check_rows(path, n_nodes, numbers.shape.first().copied().unwrap_or(0))?;
+    numbers.write_integers(&out)?;
     Ok(TensorFile::new(tensor, out))
+}
+
+/// Returns the name of a folder, which may be given as `.`.
+fn folder_name(dir: &Path) -> String {
+    let whole = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    whole.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Adds the split of the only folder of `split`, if there is one.

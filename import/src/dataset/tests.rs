@@ -241,12 +241,43 @@ fn what_is_left_out_is_reported() {
 
 #[test]
 fn only_some_datasets_store_one_direction() {
-    for (name, expected) in [("ogbn_products", true), ("ogbn_arxiv", false), ("proteins", true)] {
+    let names = [
+        ("ogbn_products", true),
+        ("ogbn-proteins", true),
+        ("ogbn_arxiv", false),
+        ("byproducts_citations", false),
+        ("my_ogbn_products", false),
+    ];
+    for (name, expected) in names {
         let folder = Folder::ogb_text();
         let path = folder.0.path().join(name);
         fs::rename(folder.path(), &path).unwrap();
         let dataset = Dataset::open(Layout::Ogb, &path, &folder.0.path().join("g")).unwrap();
         assert_eq!(dataset.direction, expected.into(), "{name}");
+        assert_eq!(dataset.notes.len(), usize::from(expected), "what is taken from a name is told");
+    }
+}
+
+#[test]
+fn several_labels_of_a_node_become_flags() {
+    let folder = Folder::ogb_text();
+    folder.write("raw/node-label.csv.gz", "0,1\n1,1\n0,0\n1,0\n0,1\n");
+    let graph = imported(&folder, Layout::Ogb);
+    let (dtype, found) = rows(&graph, "label");
+    assert_eq!((dtype, &found[..2]), (Dtype::U8, &[vec![0, 1], vec![1, 1]][..]));
+    let folder = Folder::ogb_text();
+    folder.write("raw/node-label.csv.gz", "0,1\n1,1\n0,7\n1,0\n0,1\n");
+    let graph = imported(&folder, Layout::Ogb);
+    assert_eq!(rows(&graph, "label").0, Dtype::I64);
+}
+
+#[test]
+fn a_file_with_other_rows_than_nodes_is_named() {
+    for (file, text) in [("raw/node-label.csv.gz", "0\n1\n"), ("raw/node-feat.csv.gz", "1,2\n")] {
+        let folder = Folder::ogb_text();
+        folder.write(file, text);
+        let error = folder.refused(Layout::Ogb);
+        assert!(error.contains(file) && error.contains("expected 5 rows"), "{error}");
     }
 }
 

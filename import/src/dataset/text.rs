@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
+use lodestore_graph::Gunzip;
 
 use crate::error::{Error, refused};
 
@@ -27,7 +27,7 @@ impl Lines {
         let plain = BufReader::with_capacity(BUFFER_BYTES, file);
         let reader: Box<dyn BufRead> = match path.extension().is_some_and(|end| end == "gz") {
             true => {
-                let unpacked = MultiGzDecoder::new(plain);
+                let unpacked = Gunzip::new(plain);
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, unpacked))
             }
             false => Box::new(plain),

@@ -19,7 +19,6 @@ use super::connections::{ConnectionSlot, IdleClock};
 use super::{Shard, spawn_into};
 use crate::connection::{Connection, ConnectionError};
 use crate::error::failure;
-use crate::limits::CONNECTIONS_PER_SHARD_MAX;
 use crate::listen::Arrival;
 use crate::stats::count;
 
@@ -96,10 +95,10 @@ impl Shard {
             ConnectionSlot::OfIdle => count(&self.counters().connections_idle_closed, 1),
             ConnectionSlot::None => {
                 count(&self.counters().connections_refused, 1);
-                debug!(shard = self.id, "connection refused: {CONNECTIONS_PER_SHARD_MAX} are open");
+                let most = self.admitted.most();
+                debug!(shard = self.id, "connection refused: {most} are open");
                 self.entering.borrow_mut().mark_refused(number);
-                let message =
-                    format!("the shard has {CONNECTIONS_PER_SHARD_MAX} connections already");
+                let message = format!("the shard has {most} connections already");
                 entered.reject(failure(FailureCode::Overloaded, message)).await?;
                 return Ok(None);
             }

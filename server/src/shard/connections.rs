@@ -8,11 +8,14 @@ use std::time::Instant;
 
 use rustix::net::{Shutdown, shutdown};
 
-use crate::limits::{CONNECTIONS_PER_SHARD_MAX, IDLE_MIN};
+use crate::limits::IDLE_MIN;
 
 /// The admitted connections of a shard, by number.
-#[derive(Default)]
-pub(super) struct ConnectionTable(RefCell<HashMap<u64, Rc<IdleClock>>>);
+pub(super) struct ConnectionTable {
+    places: RefCell<HashMap<u64, Rc<IdleClock>>>,
+    /// Connections at most.
+    most: usize,
+}
 
 /// Since when a connection has asked for nothing.
 pub(crate) struct IdleClock {
@@ -31,10 +34,20 @@ pub(super) enum ConnectionSlot {
 }
 
 impl ConnectionTable {
+    /// Returns a table of `most` places.
+    pub(super) fn new(most: usize) -> Self {
+        Self { places: RefCell::default(), most }
+    }
+
+    /// Connections at most.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Makes room for one more, if need be by closing the connection that is idle longest.
     pub(super) fn make_room(&self, now: Instant) -> ConnectionSlot {
-        let mut places = self.0.borrow_mut();
-        if places.len() < CONNECTIONS_PER_SHARD_MAX {
+        let mut places = self.places.borrow_mut();
+        if places.len() < self.most {
             return ConnectionSlot::Free;
         }
         let idle_for = |idle: &IdleClock| Some(now.saturating_duration_since(idle.since.get()?));
@@ -54,13 +67,13 @@ impl ConnectionTable {
     /// Lets a connection in.
     pub(super) fn enter(&self, number: u64, socket: Rc<OwnedFd>) -> Rc<IdleClock> {
         let idle = Rc::new(IdleClock { since: Cell::new(None), socket });
-        self.0.borrow_mut().insert(number, Rc::clone(&idle));
+        self.places.borrow_mut().insert(number, Rc::clone(&idle));
         idle
     }
 
     /// Removes a connection that has ended, unless it was evicted before.
     pub(super) fn leave(&self, number: u64) {
-        self.0.borrow_mut().remove(&number);
+        self.places.borrow_mut().remove(&number);
     }
 }
 
@@ -82,10 +95,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::limits::{CONNECTIONS_PER_SHARD_MAX, connections_per_shard};
+
+    #[test]
+    fn connections_leave_half_of_the_files_to_rows() {
+        let of = |max_files| connections_per_shard(max_files, 4);
+        assert_eq!([0, 7, 64, 1024, 1 << 20, u64::MAX].map(of), [1, 1, 8, 128, 256, 256]);
+    }
 
     #[test]
     fn a_full_shard_closes_the_one_that_is_idle_longest_and_none_that_is_at_work() {
-        let (table, now) = (ConnectionTable::default(), Instant::now());
+        let (table, now) = (ConnectionTable::new(CONNECTIONS_PER_SHARD_MAX), Instant::now());
         let mut peers = Vec::new();
         for number in 0..CONNECTIONS_PER_SHARD_MAX as u64 {
             assert!(matches!(table.make_room(now), ConnectionSlot::Free));
@@ -98,7 +118,7 @@ mod tests {
             matches!(table.make_room(now + 100 * IDLE_MIN), ConnectionSlot::None),
             "all are at work"
         );
-        let set = |number: u64, time| table.0.borrow()[&number].since.set(Some(time));
+        let set = |number: u64, time| table.places.borrow()[&number].since.set(Some(time));
         set(5, now + Duration::from_secs(1));
         set(9, now);
         set(200, now + Duration::from_secs(2));
@@ -117,7 +137,7 @@ mod tests {
         );
         // An evicted connection does not release another's place.
         table.leave(9);
-        assert_eq!(table.0.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
+        assert_eq!(table.places.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
         table.leave(1009);
         assert!(matches!(table.make_room(late), ConnectionSlot::Free));
     }

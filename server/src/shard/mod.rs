@@ -20,13 +20,14 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::stats::ServerStats;
 use lodestore_schema::{FailureCode, Reply};
+use rustix::process::{Resource, getrlimit};
 use tracing::{error, warn};
 
 use crate::buffers::{BufferPool, Buffers};
 use crate::error::failure;
 use crate::limits::{
-    DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN, POOLED_BYTES_PER_SHARD, PRELOAD_SHARES,
-    START_TIMEOUT, TURN,
+    CONNECTIONS_PER_SHARD_MAX, DRAIN_TIMEOUT, IN_FLIGHT_BYTES_PER_SHARD, MAILBOX_LEN,
+    POOLED_BYTES_PER_SHARD, PRELOAD_SHARES, START_TIMEOUT, TURN, connections_per_shard,
 };
 use crate::log_limit::LogLimiter;
 use crate::mailbox::{Event, Mailbox};
@@ -124,6 +125,15 @@ pub(crate) async fn run(
     let reads = Rc::new(ReadAdmission::new(profile, counters, id));
     let tier_bytes: u64 = tensors.iter().map(ShardRows::tier_bytes).sum();
     plan.counters[id].tier_bytes.store(tier_bytes, Ordering::Relaxed);
+    let max_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most_connections = connections_per_shard(max_files, plan.counters.len());
+    if id == 0 && most_connections < CONNECTIONS_PER_SHARD_MAX {
+        warn!(
+            max_files,
+            "a shard admits {most_connections} connections instead of {CONNECTIONS_PER_SHARD_MAX}: \
+             the process may have too few files open; raise its limit (`ulimit -n`)"
+        );
+    }
     let bulk = queue("vector-pull", 100, Latency::NotImportant);
     let sync = queue("sync-pull", 1000, Latency::Matters(TURN));
     let shard = Rc::new(Shard {
@@ -139,7 +149,7 @@ pub(crate) async fn run(
         buffers: BufferPool::new(POOLED_BYTES_PER_SHARD),
         open: RefCell::default(),
         entering: RefCell::new(HandshakeQueue::new(RandomState::new().hash_one(id))),
-        admitted: ConnectionTable::default(),
+        admitted: ConnectionTable::new(most_connections),
         next_connection: Cell::new(0),
         is_ending: Cell::new(false),
         is_refreshing: Cell::new(false),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use lodestore_graph::npy::NpyArray;
+use lodestore_graph::npy::{NpyArray, NpyType};
 use safetensors::SafeTensors;
 
 use super::npz_member::NpzMember;
@@ -127,6 +127,14 @@ impl TensorSource for DenseSource {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+
+    fn is_bool(&self) -> bool {
+        match &self.rows {
+            Packed::Array(array) => array.dtype() == NpyType::Bool,
+            Packed::Member(member) => member.dtype() == NpyType::Bool,
+            Packed::Part(..) => false,
+        }
     }
 
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {

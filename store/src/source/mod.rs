@@ -32,6 +32,11 @@ pub trait TensorSource: Send + Sync {
     /// Returns the file, for messages.
     fn path(&self) -> &Path;
 
+    /// Returns whether the file has booleans, which are stored as u8.
+    fn is_bool(&self) -> bool {
+        false
+    }
+
     /// Copies `rows` to `out`, which has as many rows of `width` elements; every byte is written.
     ///
     /// Fails for a row past the last one.
@@ -42,7 +47,12 @@ pub trait TensorSource: Send + Sync {
 /// `.safetensors` (one tensor). `FILE.npz:NAME` and `FILE.safetensors:NAME` name one of several.
 pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
     let (path, member) = file_and_member(path);
-    match path.extension().and_then(std::ffi::OsStr::to_str) {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let reason = "a pipe or a device; rows are read in any order: save them to a file";
+        return Err(SourceError::content(path, reason));
+    }
+    let extension = path.extension().map(|end| end.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
         Some("npy") => Ok(Box::new(DenseSource::open_npy(path)?)),
         Some("npz") => open_npz(path, member),
         Some("safetensors") => Ok(Box::new(DenseSource::open_safetensors(path, member)?)),
@@ -61,11 +71,17 @@ fn file_and_member(path: &Path) -> (&Path, Option<&str>) {
     if path.exists() {
         return whole;
     }
-    let Some((file, member)) = path.to_str().and_then(|text| text.rsplit_once(':')) else {
-        return whole;
-    };
-    let is_archive = file.ends_with(".npz") || file.ends_with(".safetensors");
-    if is_archive && !member.is_empty() { (Path::new(file), Some(member)) } else { whole }
+    let Some(text) = path.to_str() else { return whole };
+    // Names may have colons, as those of TensorFlow's variables do.
+    for (at, _) in text.match_indices(':') {
+        let (file, member) = (&text[..at], &text[at + 1..]);
+        let lower = file.to_lowercase();
+        let is_archive = lower.ends_with(".npz") || lower.ends_with(".safetensors");
+        if is_archive && !member.is_empty() {
+            return (Path::new(file), Some(member));
+        }
+    }
+    whole
 }
 
 fn open_npz(path: &Path, member: Option<&str>) -> Result<Box<dyn TensorSource>, SourceError> {
@@ -77,6 +93,12 @@ fn open_npz(path: &Path, member: Option<&str>) -> Result<Box<dyn TensorSource>, 
             return Ok(Box::new(NpzCsrSource::open(path)?));
         }
         (None, [only]) => only,
+        (None, names)
+            if ["data", "format", "shape"].iter().all(|it| names.contains(&(*it).to_owned())) =>
+        {
+            let reason = "a sparse matrix that is not in CSR format; convert it with .tocsr()";
+            return Err(SourceError::content(path, reason));
+        }
         (None, _) => {
             return Err(SourceError::content(path, listed("arrays", "FILE.npz:NAME", &names)));
         }
@@ -152,6 +174,10 @@ impl TensorSource for ConvertedSource {
 
     fn path(&self) -> &Path {
         self.source.path()
+    }
+
+    fn is_bool(&self) -> bool {
+        self.source.is_bool()
     }
 
     fn copy_rows(&self, rows: &[u32], out: &mut [u8]) -> Result<(), SourceError> {

@@ -29,10 +29,13 @@ impl NpzCsrSource {
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let broken = |reason: String| SourceError::content(path, reason);
         let mut npz = Npz::open(path)?;
-        if let Some(format) = npz.small("format.npy", 256)
-            && !format.ends_with(b"csr")
-        {
-            return Err(broken("the matrix is not in CSR format; convert it with .tocsr()".into()));
+        if let Some(format) = npz.small("format.npy", 256) {
+            // Of bytes, or of characters of four bytes.
+            let letters: Vec<u8> = format.into_iter().filter(|&byte| byte != 0).collect();
+            if !letters.ends_with(b"csr") {
+                let reason = "the matrix is not in CSR format; convert it with .tocsr()";
+                return Err(broken(reason.to_owned()));
+            }
         }
         let shape = Indices::of(npz.array("shape.npy")?)
             .filter(|shape| shape.len() == 2)

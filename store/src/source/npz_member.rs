@@ -100,7 +100,10 @@ impl Npz {
         }
         let mut entry = self.archive.by_name(member).map_err(|e| broken(e.to_string()))?;
         if entry.compression() != CompressionMethod::Stored {
-            let map = inflate(&mut entry).map_err(|e| broken(e.to_string()))?;
+            let map = inflate(&mut entry).map_err(|error| {
+                let scratch = std::env::temp_dir();
+                broken(format!("cannot unpack it to {} (TMPDIR): {error}", scratch.display()))
+            })?;
             let length = map.len();
             return Ok((Arc::new(map), 0, length));
         }

@@ -299,6 +299,51 @@ fn dense_arrays_of_archives_are_found_by_name() {
 }
 
 #[test]
+fn archives_of_other_programs_are_read_or_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let format = |text: &[u8]| {
+        let path = Csr::small().write(dir.path(), CompressionMethod::Stored);
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let mut archive = ZipWriter::new_append(file).unwrap();
+        archive.start_file("format.npy", SimpleFileOptions::default()).unwrap();
+        archive.write_all(text).unwrap();
+        archive.finish().unwrap();
+        open_source(&path).map(|source| source.n_rows()).map_err(|error| error.to_string())
+    };
+    // As `numpy.savez(format="csr")` writes it, in characters of four bytes.
+    assert_eq!(format(b"\x93NUMPY'<U3'c\0\0\0s\0\0\0r\0\0\0"), Ok(3));
+    assert_eq!(format(b"\x93NUMPY'|S3'csr"), Ok(3));
+    assert!(format(b"\x93NUMPY'|S3'csc").unwrap_err().contains(".tocsr()"));
+
+    let write = |name: &str, arrays: &[&str]| {
+        let path = dir.path().join(name);
+        let array = npy(dir.path().join("array"), NpyType::U8, &[2], &[5, 6]);
+        let mut archive = ZipWriter::new(File::create(&path).unwrap());
+        for array_name in arrays {
+            let member = format!("{array_name}.npy");
+            archive.start_file(member, SimpleFileOptions::default()).unwrap();
+            archive.write_all(&fs::read(&array).unwrap()).unwrap();
+        }
+        archive.finish().unwrap();
+        path
+    };
+    let coo = write("coo.npz", &["col", "data", "format", "row", "shape"]);
+    assert!(open_source(&coo).err().unwrap().to_string().contains(".tocsr()"));
+    write("TF.NPZ", &["bias:0", "dense/kernel:0"]);
+    let named = dir.path().join("TF.NPZ:dense/kernel:0");
+    assert_eq!(open_source(&named).unwrap().n_rows(), 2);
+}
+
+#[test]
+fn a_pipe_is_no_file_of_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.npy");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let error = open_source(&path).err().unwrap().to_string();
+    assert!(error.contains("a pipe or a device"), "{error}");
+}
+
+#[test]
 fn tensors_of_safetensors_are_found_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.safetensors");

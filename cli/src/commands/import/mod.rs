@@ -126,6 +126,7 @@ impl ImportArgs {
         let mut direction = Direction::from(self.undirected);
         if let Some(dataset) = &mut dataset {
             dataset.warnings.iter().for_each(|warning| eprintln!("lode: warning: {warning}"));
+            dataset.notes.iter().for_each(|note| eprintln!("lode: {note}"));
             of_dataset = std::mem::take(&mut dataset.tensors);
             // Undirected where either says so.
             direction = direction.max(dataset.direction);

@@ -1,7 +1,7 @@
 //! Settings of a server: flags, and lines of a file under the same names.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -33,7 +33,8 @@ pub(super) struct ServeSettings {
     #[serde(alias = "parts-here")]
     pub(super) local_parts: bool,
     /// TCP address; port 0 takes a free one. 127.0.0.1:7171 if neither this nor --unix is given.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    #[serde(deserialize_with = "address")]
     pub(super) listen: Option<SocketAddr>,
     /// The first of the TCP ports of the shards, one after the other; free ones unless given. For
     /// firewalls and containers, which have to know them.
@@ -50,7 +51,8 @@ pub(super) struct ServeSettings {
     pub(super) unix_mode: Option<u32>,
     /// TCP address of metrics (/metrics), health checks (/healthz, /readyz) and the status page
     /// (/); port 0 takes a free one. None unless given.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    #[serde(deserialize_with = "address")]
     pub(super) metrics: Option<SocketAddr>,
     /// Have metrics on an address that is not loopback without a token, or, on a server that speaks
     /// TLS, with the token in the clear.
@@ -364,6 +366,22 @@ pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
         }
         _ => Err(format!("expected a mode in octal such as 660, found `{text}`")),
     }
+}
+
+/// Parses an address with a port; of a name's addresses the first is taken.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().map(|mut all| all.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(format!("`{text}` has no address")),
+        Err(error) => Err(format!(
+            "expected an address with a port, such as 127.0.0.1:7171 or [::1]:7171: {error}"
+        )),
+    }
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    parse_address(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
 fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {

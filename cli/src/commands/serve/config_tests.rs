@@ -97,6 +97,13 @@ fn the_documented_file_names_every_setting_and_the_defaults() {
 }
 
 #[test]
+fn a_name_is_an_address_too() {
+    for name in ["localhost:0", "127.0.0.1:0", "[::1]:0"] {
+        assert!(read(&format!("listen = '{name}'")).unwrap().listen.unwrap().ip().is_loopback());
+    }
+}
+
+#[test]
 fn what_is_not_known_is_named() {
     for (text, told) in [
         ("colour = 1", "unknown field `colour`"),

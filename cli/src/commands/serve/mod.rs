@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
 use lodestore_server::{Server, ServerConfig};
+use lodestore_store::reader::available_memory_bytes;
 use lodestore_store::update::KeepRule;
 use serde::Serialize;
 use signal_hook::low_level;
@@ -153,6 +154,14 @@ impl ServeArgs {
             && (config.admin_token.is_some() && config.tls.is_none())
         {
             tracing::warn!(%listen, "the admin token crosses the network in the clear: there is no TLS");
+        }
+        if let Some(free) = available_memory_bytes().filter(|free| config.tier_bytes > *free) {
+            let asked = config.tier_bytes;
+            tracing::warn!(
+                asked,
+                free,
+                "--memory is more memory than is free here; it is reserved as rows come"
+            );
         }
         // Before the first thread starts: a signal must find its handler from now on.
         let end_of_stdin =

@@ -3,7 +3,8 @@
 //! A line holds two node ids, decimal, between 0 and 2³² − 2, with blanks (spaces, tabs) or one
 //! comma between them. Blank lines, and lines that start with `#` or `%`, are skipped. Lines end
 //! with `\n` or `\r\n`; the last one may lack its end. Text after the second id is an error, or, on
-//! request, ignored to the end of the line. There are no column names.
+//! request, ignored to the end of the line; then each line has as many columns. There are no column
+//! names. A byte order mark at the start is skipped.
 
 mod parse;
 
@@ -12,10 +13,9 @@ use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
-
 use super::{CHUNK_EDGES, EdgeError, EdgeStream, VisitChunk, believed_nodes};
 use crate::file_error::FileError;
+use crate::gunzip::Gunzip;
 
 pub use parse::{
     EdgeParser, EdgeTextError, EdgeTextFault, ExtraColumns, MAX_LINE_BYTES, parse_edges,
@@ -39,7 +39,8 @@ pub struct TextEdges {
 
 impl TextEdges {
     /// Opens `path` and reads it once to check every line and count the edges. Without `n_nodes` it
-    /// also finds the largest id. A name that ends with `.gz` or `.zst` is that of compressed text.
+    /// also finds the largest id. Text that is compressed by gzip or zstd is known by its first
+    /// bytes.
     ///
     /// Fails, naming the line, where a line is no edge or has an id not below `n_nodes`. Without
     /// `n_nodes` it fails when an id is out of proportion, as [`super::ArrayEdges::open_npy`] does.
@@ -50,10 +51,14 @@ impl TextEdges {
     ) -> Result<Self, EdgeError> {
         let failed = || FileError::at(path, "open");
         let file = File::open(path).map_err(failed())?;
-        let compression = Compression::of(path);
-        if compression != Compression::None && file.metadata().map_err(failed())?.len() == 0 {
+        let named = Compression::of(path);
+        let compression = Compression::of_content(&file).map_err(failed())?.unwrap_or(named);
+        if named != Compression::None && file.metadata().map_err(failed())?.len() == 0 {
             // A decompressor may take nothing for a whole, empty text.
             return Err(failed()(ErrorKind::UnexpectedEof.into()).into());
+        }
+        if named != Compression::None && compression != named {
+            return Err(EdgeError::NotCompressed { path: path.to_owned() });
         }
         let (path, bound) = (path.to_owned(), n_nodes.unwrap_or(u32::MAX));
         let mut edges = Self { path, file, compression, extra_columns, n_edges: 0, n_nodes: bound };
@@ -137,11 +142,25 @@ pub(super) enum Compression {
 impl Compression {
     /// Returns the compression that the end of the name says.
     pub(in crate::edges) fn of(path: &Path) -> Self {
-        match path.extension().and_then(std::ffi::OsStr::to_str) {
+        match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
             Some("gz") => Self::Gzip,
             Some("zst") => Self::Zstd,
             _ => Self::None,
         }
+    }
+
+    /// Returns the compression that the first bytes of `file` say, which no text begins with; `None`
+    /// where there are too few.
+    fn of_content(file: &File) -> io::Result<Option<Self>> {
+        let mut start = Vec::new();
+        FromStart { file, offset: 0 }.take(4).read_to_end(&mut start)?;
+        Ok(match start[..] {
+            [0x1f, 0x8b, _, _] => Some(Self::Gzip),
+            // A frame, or one that decompressors skip.
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Self::Zstd),
+            [_, _, _, _] => Some(Self::None),
+            _ => None,
+        })
     }
 
     /// Returns the plain bytes of `file` from its start; readers of one file do not disturb each
@@ -151,7 +170,7 @@ impl Compression {
         let buffered = |file| BufReader::with_capacity(COMPRESSED_BYTES, file);
         Ok(match self {
             Self::None => Box::new(file),
-            Self::Gzip => Box::new(MultiGzDecoder::new(buffered(file))),
+            Self::Gzip => Box::new(Gunzip::new(buffered(file))),
             Self::Zstd => Box::new(zstd::Decoder::with_buffer(buffered(file))?),
         })
     }

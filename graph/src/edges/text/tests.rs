@@ -111,6 +111,26 @@ fn compressed_text_that_is_cut_or_damaged_is_an_error_at_every_byte() {
 }
 
 #[test]
+fn compression_is_known_by_the_bytes_and_padding_is_skipped() {
+    let text = b"0 1\n1 2\n";
+    assert_eq!(open("e.csv", &gzip(text)).unwrap(), [[0, 1], [1, 2]]);
+    assert_eq!(open("e.txt", &zstd(text)).unwrap(), [[0, 1], [1, 2]]);
+    assert_eq!(open("e.csv.gz", &[gzip(text), vec![0; 512]].concat()).unwrap(), [[0, 1], [1, 2]]);
+    let error = open("e.csv.gz", text).unwrap_err().to_string();
+    assert!(error.contains("e.csv.gz: not compressed as its name says"), "{error}");
+    assert!(open("e.csv.zst", &gzip(text)).is_err());
+}
+
+#[test]
+fn a_pipe_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pipe.txt");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let error = super::super::EdgeFile::at(path).open(None).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("a pipe or a device"), "{error}");
+}
+
+#[test]
 fn a_bomb_takes_no_memory() {
     // 64 MiB of blank lines in a few kilobytes.
     let blank = vec![b'\n'; 1 << 26];

@@ -5,6 +5,9 @@ use thiserror::Error;
 /// Longest line, its end not counted; a longer one means that the file is no text.
 pub const MAX_LINE_BYTES: usize = 1 << 16;
 
+/// Bytes with which some programs begin a text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Digits that fit into 64 bits whatever they are.
 const SAFE_DIGITS: usize = 19;
 
@@ -41,6 +44,48 @@ pub enum EdgeTextFault {
         "expected two node ids, found more; columns such as weights can be ignored if asked for"
     )]
     ExtraColumn,
+    /// Lines of different numbers of columns, where those after the second are skipped.
+    #[error(
+        "expected {expected} columns, as on the first line with an edge, found {found}; a list of \
+         neighbours, such as METIS's, is no list of edges"
+    )]
+    Columns {
+        /// Columns of the first edge.
+        expected: u32,
+        /// Columns of this line.
+        found: u32,
+    },
+    /// The first line of a MatrixMarket file.
+    #[error(
+        "a MatrixMarket file: it begins with the sizes of the matrix, and its ids begin with 1; \
+         convert it, for example by `scipy.io.mmread`, and save the pairs of ids as .npy"
+    )]
+    MatrixMarket,
+    /// A name where an id must be.
+    #[error(
+        "expected node ids, found a word; remove a header with names of columns, and number \
+         nodes that have names"
+    )]
+    Word,
+    /// An id in quotes.
+    #[error("node ids are in quotes; write them without")]
+    Quoted,
+    /// A number with a fraction or an exponent.
+    #[error(
+        "node ids are whole numbers, found one with a fraction or an exponent; `numpy.savetxt` \
+         writes whole numbers with fmt='%d'"
+    )]
+    Fraction,
+    /// Another separator than blanks and a comma.
+    #[error("expected blanks or a comma between two node ids, found the separator `{}`",
+        char::from(*found))]
+    Separator {
+        /// The separator.
+        found: u8,
+    },
+    /// Text of two bytes a character.
+    #[error("the text is UTF-16; save it as UTF-8")]
+    Utf16,
     /// A minus sign.
     #[error("node ids are not negative")]
     Negative,
@@ -69,6 +114,8 @@ pub enum EdgeTextFault {
 pub struct EdgeParser {
     n_nodes: u32,
     extra_columns: ExtraColumns,
+    /// Columns of the first edge, where further columns are skipped.
+    n_columns: Option<u32>,
     /// The start of a line whose end has not come yet; [`MAX_LINE_BYTES`] at most.
     begun: Vec<u8>,
     n_lines: u64,
@@ -78,7 +125,7 @@ impl EdgeParser {
     /// Returns a parser of edges whose ids are all below `n_nodes`.
     #[must_use]
     pub fn new(n_nodes: u32, extra_columns: ExtraColumns) -> Self {
-        Self { n_nodes, extra_columns, begun: Vec::new(), n_lines: 0 }
+        Self { n_nodes, extra_columns, n_columns: None, begun: Vec::new(), n_lines: 0 }
     }
 
     /// Lines that were whole and good so far.
@@ -137,7 +184,11 @@ impl EdgeParser {
         lines: &[u8],
         edges: &mut Vec<[u32; 2]>,
     ) -> Result<(), EdgeTextError> {
-        let mut start = 0;
+        let has_mark = self.n_lines == 0 && lines.starts_with(BYTE_ORDER_MARK);
+        let mut start = if has_mark { BYTE_ORDER_MARK.len() } else { 0 };
+        if self.n_lines == 0 && is_matrix_market(&lines[start..]) {
+            return Err(self.error(lines, start, EdgeTextFault::MatrixMarket));
+        }
         while start < lines.len() {
             match self.line(lines, start, edges) {
                 // Comments and ignored columns may be of any length; ids hardly ever are.
@@ -153,7 +204,7 @@ impl EdgeParser {
     /// Parses the line from `at`; returns where the next one starts. There is a line end ahead.
     #[inline]
     fn line(
-        &self,
+        &mut self,
         lines: &[u8],
         at: usize,
         edges: &mut Vec<[u32; 2]>,
@@ -174,6 +225,9 @@ impl EdgeParser {
         };
         let (destination, at) = self.node(lines, at)?;
         edges.push([source, destination]);
+        if self.extra_columns == ExtraColumns::Ignore {
+            return self.further_columns(lines, at);
+        }
         if lines[at] == b'\n' {
             return Ok(at + 1);
         }
@@ -182,9 +236,21 @@ impl EdgeParser {
             third if third == at && lines[at] != b',' => {
                 Err(EdgeTextFault::Byte { found: lines[at] })
             }
-            third if self.extra_columns == ExtraColumns::Ignore => skip_line(lines, third),
             _ => Err(EdgeTextFault::ExtraColumn),
         }
+    }
+
+    /// Skips what follows the second id, which ends at `at`. Each line has as many columns as the
+    /// first; a comment or an attribute list in their place may be of any form.
+    fn further_columns(&mut self, lines: &[u8], at: usize) -> Result<usize, EdgeTextFault> {
+        let third = blanks(lines, at);
+        if third == at && !matches!(lines[at], b',' | b'\n' | b'\r') {
+            return Err(EdgeTextFault::Byte { found: lines[at] });
+        }
+        let end = skip_line(lines, third)?;
+        let Some(found) = columns(&lines[third..end]) else { return Ok(end) };
+        let expected = *self.n_columns.get_or_insert(found);
+        if found == expected { Ok(end) } else { Err(EdgeTextFault::Columns { expected, found }) }
     }
 
     /// Returns the node id at `at`, and where it ends.
@@ -216,8 +282,9 @@ impl EdgeParser {
     #[cold]
     fn error(&self, lines: &[u8], start: usize, fault: EdgeTextFault) -> EdgeTextError {
         let len = lines[start..].iter().position(|&byte| byte == b'\n');
-        let too_long = len.is_some_and(|len| len > MAX_LINE_BYTES);
-        let fault = if too_long { EdgeTextFault::TooLong } else { fault };
+        let line = &lines[start..len.map_or(lines.len(), |len| start + len)];
+        let too_long = line.len() > MAX_LINE_BYTES;
+        let fault = if too_long { EdgeTextFault::TooLong } else { explained(line, fault) };
         EdgeTextError { line: self.n_lines + 1, fault }
     }
 }
@@ -229,6 +296,56 @@ pub fn parse_edges(text: &[u8]) -> Result<Vec<[u32; 2]>, EdgeTextError> {
     parser.feed(text, &mut edges)?;
     parser.finish(&mut edges)?;
     Ok(edges)
+}
+
+/// Returns whether a text begins as files of the MatrixMarket format do.
+fn is_matrix_market(text: &[u8]) -> bool {
+    const BANNER: &[u8] = b"%%MatrixMarket";
+    text.get(..BANNER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BANNER))
+}
+
+/// Counts the columns of a line whose first two are not in `rest`; `None` where no columns follow,
+/// but a comment or a list of attributes.
+fn columns(rest: &[u8]) -> Option<u32> {
+    let (mut n_columns, mut in_column, mut commas) = (2, false, 0);
+    for &byte in rest {
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' => in_column = false,
+            b',' => {
+                in_column = false;
+                commas += 1;
+            }
+            b'{' | b'#' | b'%' if n_columns == 2 && !in_column => return None,
+            // A comma that no column follows ends the line, as some programs write it.
+            _ if !in_column => {
+                n_columns += commas.max(1);
+                (in_column, commas) = (true, 0);
+            }
+            _ => {}
+        }
+    }
+    Some(n_columns)
+}
+
+/// Returns the fault of a line in the words of who knows such files, where a byte says what it is.
+fn explained(line: &[u8], fault: EdgeTextFault) -> EdgeTextFault {
+    let EdgeTextFault::Byte { found } = fault else { return fault };
+    let at = line.iter().position(|&byte| byte == found).unwrap_or(0);
+    let follows_digit = at > 0 && line[at - 1].is_ascii_digit();
+    let precedes_digit =
+        line.get(at + 1).is_some_and(|next| next.is_ascii_digit() || matches!(next, b'+' | b'-'));
+    match found {
+        0xfe | 0xff if at == 0 => EdgeTextFault::Utf16,
+        b'"' | b'\'' if precedes_digit => EdgeTextFault::Quoted,
+        b'"' | b'\'' => EdgeTextFault::Word,
+        b'.' => EdgeTextFault::Fraction,
+        b'e' | b'E' if follows_digit && precedes_digit => EdgeTextFault::Fraction,
+        b';' | b'|' | b':' => EdgeTextFault::Separator { found },
+        _ if (found.is_ascii_alphabetic() || found == b'_') && !follows_digit => {
+            EdgeTextFault::Word
+        }
+        _ => fault,
+    }
 }
 
 /// Skips blanks.

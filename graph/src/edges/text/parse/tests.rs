@@ -1,7 +1,10 @@
 use super::*;
 use proptest::prelude::*;
 
-use EdgeTextFault::{Byte, ExtraColumn, MissingColumn, Negative, OutOfRange, TooLong};
+use EdgeTextFault::{
+    Byte, Columns, ExtraColumn, Fraction, MatrixMarket, MissingColumn, Negative, OutOfRange,
+    Quoted, Separator, TooLong, Utf16, Word,
+};
 
 /// Returns the same by splitting: lines, then fields.
 fn naive(
@@ -9,12 +12,14 @@ fn naive(
     n_nodes: u32,
     extra_columns: ExtraColumns,
 ) -> Result<Vec<[u32; 2]>, EdgeTextError> {
-    let mut edges = Vec::new();
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let (mut edges, mut n_columns) = (Vec::new(), None);
     let mut lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
     // What comes after the last line end is a line only if there is something.
     lines.pop_if(|last| last.is_empty());
     for (line, text) in (1..).zip(lines) {
-        let found = naive_line(text, n_nodes, extra_columns);
+        let found = naive_line(text, n_nodes, extra_columns, &mut n_columns);
+        let found = found.map_err(|fault| explained(text, fault));
         let fault = if text.len() > MAX_LINE_BYTES { Err(TooLong) } else { found };
         edges.extend(fault.map_err(|fault| EdgeTextError { line, fault })?);
     }
@@ -25,6 +30,7 @@ fn naive_line(
     line: &[u8],
     n_nodes: u32,
     extra_columns: ExtraColumns,
+    n_columns: &mut Option<usize>,
 ) -> Result<Option<[u32; 2]>, EdgeTextFault> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let mut left = trim_blanks(line);
@@ -59,7 +65,29 @@ fn naive_line(
         _ if extra_columns == ExtraColumns::Ignore => rest(after_blanks)?,
         _ => return Err(ExtraColumn),
     }
+    if extra_columns == ExtraColumns::Ignore
+        && let Some(found) = naive_columns(after_blanks)
+    {
+        let expected = *n_columns.get_or_insert(found);
+        if found != expected {
+            return Err(Columns { expected: expected as u32, found: found as u32 });
+        }
+    }
     Ok(Some([source, destination]))
+}
+
+/// Counts the columns of a line with `rest` after the second one.
+fn naive_columns(rest: &[u8]) -> Option<usize> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let first = rest.iter().find(|byte| !is_blank(byte) && **byte != b',');
+    if first.is_some_and(|first| matches!(first, b'{' | b'#' | b'%')) {
+        return None;
+    }
+    let words = |part: &[u8]| part.split(is_blank).filter(|word| !word.is_empty()).count();
+    let mut parts: Vec<usize> = rest.split(|&byte| byte == b',').map(words).collect();
+    while parts.pop_if(|last| *last == 0).is_some() {}
+    let after_comma = parts.iter().skip(1).map(|&n_words| n_words.max(1));
+    Some(2 + parts.first().copied().unwrap_or(0) + after_comma.sum::<usize>())
 }
 
 fn trim_blanks(text: &[u8]) -> &[u8] {
@@ -137,17 +165,36 @@ fn every_fault_is_named_with_its_line() {
     assert_eq!(fault(b"1 -2"), (1, Negative));
     assert_eq!(fault(b"-1 2"), (1, Negative));
     assert_eq!(fault(b"+1 2"), (1, Byte { found: b'+' }));
-    assert_eq!(fault(b"1;2"), (1, Byte { found: b';' }));
+    assert_eq!(fault(b"1;2"), (1, Separator { found: b';' }));
     assert_eq!(fault(b"1,,2"), (1, Byte { found: b',' }));
     assert_eq!(fault(b",1 2"), (1, Byte { found: b',' }));
-    assert_eq!(fault(b"src,dst\n1,2"), (1, Byte { found: b's' }));
-    assert_eq!(fault(b"1.0 2.0"), (1, Byte { found: b'.' }));
-    assert_eq!(fault(b"1 2.0"), (1, Byte { found: b'.' }));
+    assert_eq!(fault(b"1x 2"), (1, Byte { found: b'x' }));
     assert_eq!(fault(b"1 2\n\0\0\0"), (2, Byte { found: 0 }));
     assert_eq!(fault(b"1 2\n# \0"), (2, Byte { found: 0 }));
-    assert_eq!(fault(b"\xef\xbb\xbf1 2"), (1, Byte { found: 0xef }));
-    let error = parse_edges(b"a b").unwrap_err().to_string();
-    assert!(error.starts_with("line 1: ") && error.contains("0x61 (a)"), "{error}");
+    let error = parse_edges(b"1 +").unwrap_err().to_string();
+    assert!(error.starts_with("line 1: ") && error.contains("0x2b (+)"), "{error}");
+}
+
+#[test]
+fn texts_of_other_programs_are_read_or_named() {
+    assert_eq!(parse_edges(b"\xef\xbb\xbf1 2\n3 4").unwrap(), [[1, 2], [3, 4]]);
+    assert_eq!(parse_edges(b"\xef\xbb\xbf").unwrap(), [[0; 2]; 0]);
+    assert_eq!(fault(b"1 2\n\xef\xbb\xbf3 4"), (2, Byte { found: 0xef }));
+    for header in [b"src,dst\n1,2".as_slice(), b"\"src\",\"dst\"\n", b"_id to\n", b"1,target\n"] {
+        assert_eq!(fault(header), (1, Word), "{}", header.escape_ascii());
+    }
+    for quoted in [b"\"0\",\"1\"".as_slice(), b"0 '1'", b"\"-1\" 2"] {
+        assert_eq!(fault(quoted), (1, Quoted), "{}", quoted.escape_ascii());
+    }
+    for float in [b"0.0 1.0".as_slice(), b"0 1.", b"1e3 2", b"0 1E+02", b".5 1"] {
+        assert_eq!(fault(float), (1, Fraction), "{}", float.escape_ascii());
+    }
+    assert_eq!(fault(b"0|1"), (1, Separator { found: b'|' }));
+    assert_eq!(fault(b"\xff\xfe0\0 \x001\0"), (1, Utf16));
+    let market = b"%%matrixmarket matrix coordinate pattern general\n% c\n4 4 3\n1 2\n";
+    assert_eq!(fault(market), (1, MatrixMarket));
+    assert_eq!(parse(market, &[5], 9, ExtraColumns::Ignore).unwrap_err().fault, MatrixMarket);
+    assert_eq!(parse_edges(b"% a comment\n%%MatrixMarket\n1 2").unwrap(), [[1, 2]]);
 }
 
 #[test]
@@ -178,8 +225,15 @@ fn ids_out_of_range_are_named() {
 #[test]
 fn extra_columns_are_ignored_if_asked_for() {
     let ignore = |text: &[u8]| parse(text, &[], 100, ExtraColumns::Ignore);
-    let text = b"1 2 0.5\n3,4,x,y\r\n5 6\t\n7 8, \n9 10 # why";
+    let text = b"1 2 0.5\n3,4,x\r\n5 6\t7,\n7 8, a\n9 10 # why";
     assert_eq!(ignore(text).unwrap(), [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]);
+    let attributes = b"1 2 {}\n3 4 {'weight': 0.5, 'at': 3}\n5 6\t \n7 8, \n";
+    assert_eq!(ignore(attributes).unwrap(), [[1, 2], [3, 4], [5, 6], [7, 8]]);
+    // METIS: the numbers of nodes and edges, then the neighbours of each node.
+    let (expected, found) = (2, 3);
+    let error = ignore(b"4 3\n2 3\n1 3 4\n1 2\n2\n").unwrap_err();
+    assert_eq!(error, EdgeTextError { line: 3, fault: Columns { expected, found } });
+    assert_eq!(ignore(b"1,2,,x\n3,4,y\n").unwrap_err().fault, Columns { expected: 4, found: 3 });
     assert_eq!(ignore(b"1 2x").unwrap_err().fault, Byte { found: b'x' });
     assert_eq!(ignore(b"1 2 \0").unwrap_err().fault, Byte { found: 0 });
     assert_eq!(ignore(b"1 2 3\r4 5").unwrap_err().fault, Byte { found: b'\r' });
@@ -238,7 +292,7 @@ proptest! {
     #[test]
     fn agrees_with_splitting_on_any_bytes(
         bytes in prop::collection::vec(
-            prop_oneof![6 => prop::sample::select(b"0123456789 ,\t\n\r#%-".to_vec()), 1 => any::<u8>()],
+            prop_oneof![6 => prop::sample::select(b"0123456789 ,\t\n\r#%-.{;\"e".to_vec()), 1 => any::<u8>()],
             0..60,
         ),
         piece_lens in prop::collection::vec(0usize..9, 0..20),

@@ -84,6 +84,12 @@ impl UploadLease {
         self.renewed.elapsed() < HELD_MAX
     }
 
+    /// Lets it be renewed so much earlier.
+    #[cfg(test)]
+    pub(crate) fn renewed_before(&mut self, time: Duration) {
+        self.renewed.1 -= time;
+    }
+
     /// Returns whether it takes no further partition.
     pub(crate) fn is_old(&self) -> bool {
         self.drawn.elapsed() > OWN_MAX

@@ -56,6 +56,8 @@ struct State {
     versions: Mutex<Versions>,
     /// Pieces after the first of a put that it will have lost all pieces before.
     n_to_lose: AtomicU64,
+    /// Pulls after each of which it has the next version, and not the one before.
+    n_to_commit: AtomicU64,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
     /// Pulls whose clients had left before the answer.
@@ -171,6 +173,11 @@ impl FakeServer {
         self.state.n_to_lose.store(n, Ordering::SeqCst);
     }
 
+    /// Commits a version after each of the next `n` pulls.
+    pub(crate) fn commits_after(&self, n: u64) {
+        self.state.n_to_commit.store(n, Ordering::SeqCst);
+    }
+
     pub(crate) fn n_pulls(&self) -> u64 {
         self.state.n_pulls.load(Ordering::Relaxed)
     }
@@ -222,7 +229,7 @@ impl State {
                     if !self.waits(&stream) {
                         return Ok(());
                     }
-                    if let Some(failure) = self.refuses_history(&request) {
+                    if let Some(failure) = self.refuses_version(&request) {
                         Reply::Failure(failure).append_to(0, &mut frame);
                         stream.write_all(&frame)?;
                         continue;
@@ -245,6 +252,9 @@ impl State {
                         frame.clear();
                         self.append_rows(n_first as u32, rest, &mut frame);
                     }
+                    if takes_one(&self.n_to_commit) {
+                        self.commit();
+                    }
                 }
                 RequestBody::Push(push) => self.pushed(&push).append_to(0, &mut frame),
                 other => panic!("a fake server does not answer {other:?}"),
@@ -253,13 +263,24 @@ impl State {
         }
     }
 
-    /// Returns the refusal of a version that another commit has made.
-    fn refuses_history(&self, request: &Request) -> Option<Failure> {
+    /// Returns the refusal of a version that another commit has made, or that is not here.
+    fn refuses_version(&self, request: &Request) -> Option<Failure> {
         let (wanted, found) = (request.floors.lowest, self.versions.lock().unwrap().lowest);
+        let code = if wanted.is_other_history(found) {
+            FailureCode::OtherHistory
+        } else if request.exactly && wanted.number != found.number {
+            FailureCode::OtherVersion
+        } else {
+            return None;
+        };
         let message = format!("expected {wanted}, found {found}");
-        let code = FailureCode::OtherHistory;
-        let failure = Failure { code, message, retry_after: Duration::ZERO };
-        wanted.is_other_history(found).then_some(failure)
+        Some(Failure { code, message, retry_after: Duration::ZERO })
+    }
+
+    fn commit(&self) {
+        let mut versions = self.versions.lock().unwrap();
+        versions.lowest.number += 1;
+        versions.lowest.tag += 1;
     }
 
     /// Appends a chunk of an answer.
@@ -272,9 +293,7 @@ impl State {
 
     /// Returns the answer to a piece of a put.
     fn pushed(&self, push: &Push) -> Reply {
-        let less = |n: u64| n.checked_sub(1);
-        let loses = |it: &AtomicU64| it.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        if push.piece > 0 && loses(&self.n_to_lose).is_ok() {
+        if push.piece > 0 && takes_one(&self.n_to_lose) {
             let (code, message) = (FailureCode::PutLost, "none is here".into());
             return Reply::Failure(Failure { code, message, retry_after: Duration::ZERO });
         }
@@ -314,6 +333,12 @@ impl State {
         self.n_given_up.fetch_add(has_left.into(), Ordering::Relaxed);
         !has_left && !self.breaks.load(Ordering::Relaxed)
     }
+}
+
+/// Returns whether one is left, and takes it.
+fn takes_one(left: &AtomicU64) -> bool {
+    let less = |n: u64| n.checked_sub(1);
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
 }
 
 /// Says hello with the refusal, as a server without room does, and reads the bytes that still

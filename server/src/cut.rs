@@ -208,3 +208,25 @@ pub(crate) fn commit_tag(live: &GraphHandle, part: PartId, number: u32) -> u64 {
     // A catalog that cannot be read proves nothing about the history.
     live.commit_of(part, number).map_or(0, CommitId::tag)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_versions_that_were_served_are_remembered_with_their_commits() {
+        let version = |number: u32| VersionTag { number, tag: u64::from(number) << 8 };
+        let cut =
+            |number| PartCut { version: version(number), tensors: Vec::new(), earlier: Vec::new() };
+        let (mut served, newest) = (cut(1), EARLIER_MAX as u32 + 3);
+        for number in 2..=newest {
+            // A fold of a version takes its place too.
+            served = cut(number).after(&served);
+            served = cut(number).after(&served);
+        }
+        for number in 1..newest {
+            let expected = (number > 2).then(|| version(number));
+            assert_eq!(served.earlier(number), expected, "version {number}");
+        }
+    }
+}

@@ -112,7 +112,10 @@ impl Memory {
 
     /// Returns an object with the time at which it was written.
     fn stamped(&self, mut object: ObjectMeta) -> ObjectMeta {
-        let written = self.written.lock().ignore_poison()[&object.location];
+        let now = self.now.load(Ordering::SeqCst);
+        // One that another thread has written at this moment has no time yet.
+        let written = self.written.lock().ignore_poison();
+        let written = written.get(&object.location).copied().unwrap_or(now);
         let by_system = object.last_modified.timestamp_millis().unsigned_abs();
         let epoch = object.last_modified - Duration::from_millis(by_system);
         object.last_modified = epoch + Duration::from_millis(1_000_000_000_000 + written);

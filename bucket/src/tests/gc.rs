@@ -11,7 +11,7 @@ use super::{GRAPH, manifest};
 use crate::bucket::Bucket;
 use crate::error::BucketError;
 use crate::gc::{GcOptions, GcReport};
-use crate::layout::{ChunkId, UploadId, chunk_key, chunks_prefix, pin_key};
+use crate::layout::{ChunkId, UploadId, chunk_key, chunks_prefix, pin_key, upload_key};
 use crate::publication::{GraphIdentity, Publication, PublishedFile, pin_to_bytes};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -265,7 +265,7 @@ fn chunks_of_an_upload_under_way_stay() {
     let [d, e] = [(b"ddddd", lease.id().0), (b"eeeee", 77)].map(|(b, id)| chunk(&memory, b, id));
     memory.pass(3 * DAY);
     // As it is renewed.
-    let key = crate::layout::upload_key(lease.id());
+    let key = upload_key(lease.id());
     memory.write(&key, &crate::publication::lease_to_bytes(&[]));
     let report = gc(&bucket(&memory));
     assert!(has(&memory, &d) && !has(&memory, &e), "{report:?}");
@@ -275,4 +275,44 @@ fn chunks_of_an_upload_under_way_stay() {
     gc(&bucket(&memory));
     assert!(!has(&memory, &d));
     assert!(!writer.run(writer.holds(&lease)).unwrap(), "it was not renewed");
+}
+
+/// Garbage collection takes the upload for one that was cut off.
+#[test]
+fn a_lease_that_was_removed_is_not_renewed() {
+    let memory = home();
+    let writer = bucket(&memory);
+    for is_removed in [false, true] {
+        let mut lease = writer.run(writer.draw_upload()).unwrap();
+        lease.renewed_before(Duration::from_secs(3600));
+        if is_removed {
+            memory.remove(&upload_key(lease.id()));
+        }
+        writer.run(writer.renew(&mut lease)).unwrap();
+        assert_eq!(writer.run(writer.holds(&lease)).unwrap(), !is_removed);
+    }
+}
+
+/// A run that has seen neither lease is removing the chunks of an upload that ended meanwhile.
+#[test]
+fn an_upload_that_ends_while_it_is_claimed_is_not_continued() {
+    for has_ended in [false, true] {
+        let memory = home();
+        let first = bucket(&memory);
+        let claimed = first.run(first.draw_upload()).unwrap().id();
+        let of_hook = Arc::clone(&memory);
+        let mut n_leases = 0;
+        let second = hooked(&memory, move |moment, operation, key| {
+            let is_lease = (moment, operation) == (Moment::After, Operation::Write)
+                && key.starts_with("pushing/");
+            n_leases += u32::from(is_lease);
+            if is_lease && n_leases == 2 && has_ended {
+                of_hook.remove(&upload_key(claimed));
+            }
+            Verdict::Continue
+        });
+        let mut lease = second.run(second.draw_upload()).unwrap();
+        second.run(second.continue_uploads(&mut lease, &[claimed].into())).unwrap();
+        assert_eq!(lease.covers(claimed), !has_ended);
+    }
 }

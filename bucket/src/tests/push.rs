@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lodestore_graph::PartId;
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::repair::RepairMode;
-use lodestore_store::{GraphHandle, OpenMode};
+use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 
 use super::faulty::{Memory, Moment, Operation, Verdict, bucket, hooked};
 use super::graph::{commit, import, open, replace_label, rows};
@@ -312,4 +312,71 @@ fn a_tensor_that_was_imported_again_is_published() {
     assert_eq!(round(&mut publisher(&memory, &live), &live), Some(1));
     assert_eq!(newest(&memory, 1).sequence, 3);
     assert_eq!(round(&mut publisher(&memory, &live), &live), None);
+}
+
+#[test]
+fn a_takeover_that_cannot_bring_a_partition_fences_no_writer() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    push(&bucket(&memory), &graph).unwrap();
+    memory.remove(&memory.keys("part-001/chunks")[0]);
+    let into = dir.path().join("taken");
+    bucket(&memory).take_over(&into, &[], &mut |_, _| {}).unwrap_err();
+    assert_eq!((newest(&memory, 0).epoch, newest(&memory, 1).epoch), (0, 0));
+    commit(&open(&graph, OpenMode::Write), 5000);
+    assert_eq!(push(&bucket(&memory), &graph).unwrap().version, 2);
+}
+
+#[test]
+fn a_folder_that_takes_its_partitions_back_publishes_after_a_restart() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let (graph, copy) = (import(dir.path()), dir.path().join("copy"));
+    push(&bucket(&memory), &graph).unwrap();
+    bucket(&memory).pull(&copy, &PullOptions::default(), &mut |_, _| {}).unwrap();
+    for (folder, other, version) in [(&copy, &graph, 2), (&graph, &copy, 3)] {
+        bucket(&memory).take_over(folder, &[], &mut |_, _| {}).unwrap();
+        commit(&open(folder, OpenMode::Write), version * 1000);
+        assert_eq!(push(&bucket(&memory), folder).unwrap().version, version);
+        let refused = push(&bucket(&memory), other).unwrap_err();
+        assert!(refused.fences(), "{refused}");
+    }
+}
+
+/// Another server has the other partition, and chooses the same versions.
+#[test]
+fn the_cut_after_the_one_that_is_published_stays_readable() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let (graph, parts) = (Graph::open(&import(dir.path())).unwrap(), [PartId(0)]);
+    let options = OpenOptions::default();
+    let live = GraphHandle::open(graph, Some(&parts), OpenMode::Write, &options).unwrap();
+    let commit_to = |version: u32| {
+        while live.version() < version {
+            live.put_rows("feat", &[NodeId(1)], &live.version().to_le_bytes()).unwrap();
+            live.commit_version().unwrap();
+        }
+        let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
+        live.compact(None, None, lodestore_store::update::Folding::All, &mut go_on).unwrap();
+    };
+    let mut ours = publisher(&memory, &live);
+    assert_eq!(round(&mut ours, &live), Some(1));
+    for (newest, cut) in [(5, 4), (7, 6), (7, 7), (9, 8)] {
+        commit_to(newest);
+        assert_eq!(round(&mut ours, &live), Some(cut));
+    }
+}
+
+#[test]
+fn a_publisher_whose_partitions_were_taken_over_publishes_no_more() {
+    let (dir, memory) = (folder(), Arc::new(Memory::default()));
+    let (graph, copy) = (import(dir.path()), dir.path().join("copy"));
+    let live = open(&graph, OpenMode::Write);
+    let mut ours = publisher(&memory, &live);
+    assert_eq!(round(&mut ours, &live), Some(1));
+    bucket(&memory).take_over(&copy, &[], &mut |_, _| {}).unwrap();
+    // What it commits continues the version that is there in the next epoch.
+    commit(&live, 5000);
+    let cut = ours.next_cut(&live).unwrap().unwrap();
+    let refused = ours.publish(&live, PartId(0), &cut).unwrap_err();
+    assert!(refused.fences(), "{refused}");
+    assert_eq!((newest(&memory, 0).sequence, newest(&memory, 0).epoch), (2, 1));
 }

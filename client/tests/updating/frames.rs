@@ -7,7 +7,9 @@ use lodestore_schema::limits::{
     COMMIT_AHEAD_MAX, PREFIX_BYTES, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX,
 };
 use lodestore_schema::request::{CommitStep, Push};
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody};
+use lodestore_store::CommitId;
 
 use super::*;
 
@@ -290,6 +292,46 @@ fn a_commit_after_one_that_was_cut_off_has_what_was_put_since_at_any_writer() {
         assert_eq!(client.commit().unwrap(), 3);
         expected.put(&put, 1);
         expected.check(&addresses, "committed after a commit that was cut off");
+        for (part, (server, _)) in (0..).map(PartId).zip(&servers) {
+            let publishing = server.publishing();
+            let made = [2, 3].map(|version| publishing.live().commit_of(part, version).unwrap());
+            assert_ne!(made[0], made[1], "partition {part}: a version each");
+        }
+        servers.into_iter().for_each(|(server, _)| server.stop().unwrap());
+    }
+}
+
+/// Has a writer take a step of the commit of version 2.
+fn take_step(address: &str, step: CommitStep, commit: CommitId) {
+    let label = u128::from_be_bytes(commit.to_bytes());
+    let body = RequestBody::Commit { version: 2, step, label };
+    let taken = answer(&mut PlainConnection::open(address), body, &[]);
+    assert!(matches!(taken, Reply::Committed { version: 2, .. }), "{taken:?}");
+}
+
+/// Two clients that commit at once have each prepared the version at one of the writers.
+#[test]
+fn a_commit_has_the_smallest_id_that_is_prepared_unless_another_is_committed() {
+    for is_committed in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let graph = feature_graph(dir.path(), 100, WIDTH, 2);
+        let servers = [0, 1]
+            .map(|part| start(&ServerConfig { parts: vec![PartId(part)], ..config(&graph, 1) }));
+        let addresses = servers.each_ref().map(|(_, address)| address.as_str());
+        let mut drawn = [CommitId::draw(), CommitId::draw()];
+        drawn.sort_unstable();
+        let [small, large] = drawn;
+        take_step(addresses[0], CommitStep::Prepare, large);
+        take_step(addresses[1], CommitStep::Prepare, small);
+        let client = connect(&addresses);
+        if is_committed {
+            take_step(addresses[0], CommitStep::Publish, large);
+            pull(&client, &[NodeId(3)]).unwrap();
+        }
+        assert_eq!(client.commit_as(2).unwrap(), 2);
+        let made = if is_committed { large } else { small };
+        let expected = VersionTag { number: 2, tag: made.tag() };
+        assert_eq!(client.version_id().unwrap(), expected, "is committed: {is_committed}");
         servers.into_iter().for_each(|(server, _)| server.stop().unwrap());
     }
 }

@@ -207,3 +207,43 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
         server.stop().unwrap();
     }
 }
+
+/// It publishes, but the client has not seen which version it has then.
+#[test]
+fn a_commit_whose_version_is_not_seen_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 8, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 1));
+    let relay = Relay::new(&address);
+    let once = ClientConfig { attempts: 1, ..ClientConfig::default() };
+    let connect = || Client::connect(&[&relay.address], once.clone()).unwrap();
+    let client = connect();
+    relay.admit(Relay::OPEN);
+    assert_eq!(client.commit().unwrap(), 2);
+    let n_connections = relay.n_come();
+    let client = connect();
+    relay.admit(n_connections - 1);
+    let error = client.commit().unwrap_err();
+    assert!(error.to_string().contains(&relay.address), "{error}");
+    assert_eq!(PlainConnection::open(&address).describe().version, 3);
+    server.stop().unwrap();
+}
+
+/// Another writer publishes, which the follower looks for.
+#[test]
+fn a_server_that_was_fenced_is_followed_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 8, WIDTH, 2);
+    edges::add_edges(&graph);
+    let (writer, address) = start(&ServerConfig { publishes: true, ..config(&graph, 1) });
+    let mut near = Following::new(&address, &dir.path().join("near"), 0..2);
+    near.take(0..0);
+    writer.publishing().fence(PartId(0), "another writer publishes".into(), None);
+    let installer = near.server.installer();
+    let served = |part| installer.version(part);
+    let mut install = |manifest: &Manifest| Ok(installer.install(manifest).unwrap());
+    let error = near.follower.poll(installer.live(), &served, &mut install).unwrap_err();
+    assert!(matches!(error, ClientError::NoWriter { part: PartId(0), .. }), "{error}");
+    near.server.stop().unwrap();
+    writer.stop().unwrap();
+}

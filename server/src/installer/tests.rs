@@ -94,6 +94,17 @@ fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_le
 /// Another writer continues from what was published, and makes the versions after it again.
 #[test]
 fn a_fenced_writer_is_a_reader_at_what_it_has_published() {
+    check_fenced(None, 2);
+}
+
+/// What it has committed beyond that may be what the other writer has published too.
+#[test]
+fn a_fenced_writer_is_a_reader_at_the_last_common_version() {
+    check_fenced(Some(1), 1);
+    check_fenced(Some(2), 2);
+}
+
+fn check_fenced(common: Option<u32>, last: u32) {
     let dir = tempfile::tempdir().unwrap();
     let graph = import(dir.path(), 100);
     let server = Server::start(&ServerConfig {
@@ -132,10 +143,11 @@ fn a_fenced_writer_is_a_reader_at_what_it_has_published() {
         }
     };
     assert_eq!(pull(&mut plain, 0, 3), Ok((3, row(7, 2).to_vec())));
-    publishing.fence(PartId(0), "another writer publishes".into(), None);
-    assert_eq!(state(&mut plain), (2, Role::Reader));
+    publishing.fence(PartId(0), "another writer publishes".into(), common);
+    assert_eq!(publishing.fenced(PartId(0)), Some(last));
+    assert_eq!(state(&mut plain), (last, Role::Reader));
     for _ in 0..2 {
-        assert_eq!(pull(&mut plain, 0, 0), Ok((2, row(7, 1).to_vec())));
+        assert_eq!(pull(&mut plain, 0, 0), Ok((last, row(7, last - 1).to_vec())));
     }
     // Who has seen its version 3 is told to go elsewhere, and who keeps to it has it here alone.
     assert_eq!(pull(&mut plain, 0, 3), Err(FailureCode::Behind));

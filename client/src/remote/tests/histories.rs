@@ -1,12 +1,15 @@
 //! Servers that made one version by different commits.
 
+use lodestore_graph::NodeId;
+use lodestore_schema::limits::IDS_PER_PULL_MAX;
+use lodestore_schema::reply::{PartState, Role};
 use lodestore_schema::versions::VersionTag;
 
 use super::{MS, connect, pull};
 use crate::error::ClientError;
-use crate::fake_server::FakeServer;
+use crate::fake_server::{FakeServer, PART_NODES, ROW_BYTES};
 use crate::remote::{Client, ClientConfig, Pin};
-use crate::source::PullKind;
+use crate::source::{PullKind, RowSource};
 
 /// Returns two servers of all partitions whose version 3 is of different commits.
 fn two_histories() -> [FakeServer; 2] {
@@ -82,4 +85,41 @@ fn a_pin_is_of_one_history_and_is_checked_when_it_is_made() {
         matches!(error, ClientError::NoVersion { version, .. } if version.number == 4),
         "{error}"
     );
+}
+
+#[test]
+fn a_pin_of_the_newest_version_is_of_the_writers_history() {
+    let version = |tag| VersionTag { number: 3, tag };
+    let server = |role, tag| {
+        let server = FakeServer::start_as(&[0, 1], |description| {
+            description.version = 3;
+            description.states = vec![PartState { version: 3, tag, role }; 2];
+        });
+        server.has_version(version(tag));
+        server
+    };
+    let (writer, reader) = (server(Role::Writer, 0x33), server(Role::Reader, 0x44));
+    for addresses in [[&writer.address, &reader.address], [&reader.address, &writer.address]] {
+        let (deadline, pin) = (MS(20_000), Some(Pin::Newest));
+        let config = ClientConfig { deadline, pin, ..ClientConfig::default() };
+        let client = Client::connect(&addresses, config).unwrap();
+        assert_eq!(client.version_id().unwrap(), version(0x33));
+    }
+}
+
+/// The server has committed between two requests of a call, and keeps no earlier version.
+#[test]
+fn a_call_whose_version_is_gone_begins_again() {
+    let server = FakeServer::start(&[0, 1]);
+    server.has_version(VersionTag { number: 3, tag: 0x33 });
+    let client = connect(&[&server], 0.0);
+    let n_pulls = server.n_pulls();
+    server.commits_after(1);
+    let ids = (0..2 * PART_NODES).cycle().take(IDS_PER_PULL_MAX + 9).map(NodeId);
+    let ids: Vec<NodeId> = ids.collect();
+    let mut out = vec![0xEE; ids.len() * ROW_BYTES];
+    let stats = client.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
+    assert_eq!((stats.versions.lowest, stats.versions.highest), (4, 4));
+    assert_eq!(server.n_pulls() - n_pulls, 4, "all of its rows are asked for again");
+    assert_eq!(bytemuck::cast_slice::<NodeId, u8>(&ids), out);
 }

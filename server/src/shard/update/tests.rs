@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::request::{CommitStep, PullKind, Push};
+use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
+use lodestore_store::CommitId;
 use lodestore_store::update::{Folding, KeepRule};
 
 use super::wire::PlainConnection;
@@ -187,5 +189,90 @@ fn the_newest_version_is_kept_for_a_reader_that_has_just_seen_its_number() {
             other => panic!("version {version}: {other:?}"),
         }
     }
+    server.stop().unwrap();
+}
+
+/// Pulls node 7 of a version, 0 for the newest, from a floor on.
+fn pull(
+    plain: &mut PlainConnection,
+    version: u32,
+    floor: VersionTag,
+) -> Result<Vec<u8>, FailureCode> {
+    let body = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
+    let floors = Versions { lowest: floor, above: Vec::new() };
+    plain.send(&Request { version, floors, ..Request::new(body) }, &[NodeId(7)]);
+    match plain.answer() {
+        (Reply::Rows { n_rows: 1, .. }, found) => Ok(found),
+        (Reply::Failure(failure), _) => Err(failure.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Puts and commits version `version`, whose rows are those of the turn before it.
+fn commit_next(server: &Server, plain: &mut PlainConnection, version: u32) {
+    put(&server.plan.partitions.live, 100, version - 1);
+    plain.ask(commit(version), &[]);
+    assert!(matches!(plain.answer().0, Reply::Committed { .. }));
+}
+
+/// The later version that the server has now does not show by which commit it made the one before.
+#[test]
+fn a_version_that_was_seen_of_another_commit_is_refused_after_the_next_one_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let (server, mut plain) = serve(&graph);
+    [2, 3].iter().for_each(|&version| commit_next(&server, &mut plain, version));
+    let check = |server: &Server, plain: &mut PlainConnection| {
+        let made = server.plan.partitions.live.commit_of(PartId(0), 2).unwrap().tag();
+        for tag in [made, 0] {
+            let found = pull(plain, 0, VersionTag { number: 2, tag });
+            assert_eq!(found, Ok(row(7, 2).to_vec()));
+        }
+        let other = VersionTag { number: 2, tag: made ^ 1 };
+        assert_eq!(pull(plain, 0, other), Err(FailureCode::OtherHistory));
+    };
+    check(&server, &mut plain);
+    server.stop().unwrap();
+    // What it has served before is in its catalog alone.
+    let (server, mut plain) = serve(&graph);
+    check(&server, &mut plain);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_version_that_a_pull_names_stays_whatever_is_committed_since() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut plain) = serve(&import(dir.path(), 100));
+    assert_eq!(pull(&mut plain, 1, VersionTag::default()), Ok(row(7, 0).to_vec()));
+    for version in 2..20 {
+        commit_next(&server, &mut plain, version);
+    }
+    let live = &server.plan.partitions.live;
+    live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!(pull(&mut plain, 1, VersionTag::default()), Ok(row(7, 0).to_vec()));
+    let unnamed = pull(&mut plain, 2, VersionTag::default());
+    assert_eq!(unnamed, Err(FailureCode::OtherVersion), "others were the newest since");
+    server.stop().unwrap();
+}
+
+/// Two clients that commit at once have drawn an id each, and the first step has fixed one.
+#[test]
+fn a_commit_answers_with_the_id_that_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut plain) = serve(&import(dir.path(), 100));
+    put(&server.plan.partitions.live, 100, 1);
+    let labels = [CommitId::draw(), CommitId::draw()];
+    let labels = labels.map(|it| u128::from_be_bytes(it.to_bytes()));
+    let mut ask = |step, label| {
+        plain.ask(RequestBody::Commit { version: 2, step, label }, &[]);
+        match plain.answer().0 {
+            Reply::Committed { label, .. } => label,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(CommitStep::Prepare, labels[0]), labels[0]);
+    assert_eq!(ask(CommitStep::Prepare, labels[1]), labels[0], "it is fixed");
+    assert_eq!(ask(CommitStep::Publish, labels[0]), labels[0]);
+    assert_eq!(ask(CommitStep::Publish, labels[1]), labels[0], "it is committed");
     server.stop().unwrap();
 }

@@ -188,6 +188,27 @@ fn partitions_that_made_a_version_by_different_commits_are_refused() {
     live.pin(4).unwrap();
 }
 
+/// It lacks no rows of the last commit, and has others of the one before.
+#[test]
+fn a_partition_that_lags_in_another_history_is_not_rolled_forward() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    commit_all(&live, 1);
+    drop(live);
+    let [first, second] = [0, 1].map(|part| Copied::of(&ring, part));
+    commit_all(&writer(&ring), 2);
+    let of_other_history = Copied::of(&ring, 1);
+    first.bring_back();
+    second.bring_back();
+    let live = writer(&ring);
+    commit_all(&live, 3);
+    put(&live, "feat", &[0], 4);
+    live.commit_version().unwrap();
+    drop(live);
+    of_other_history.bring_back();
+    refusal(&ring);
+}
+
 #[test]
 fn a_cut_off_commit_keeps_the_id_of_its_first_step() {
     let ring = ring(N_NODES, 2, 2);
@@ -270,6 +291,19 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
     }
 }
 
+/// The file has the id of the first step, and the version that of the smallest over all servers.
+#[test]
+fn a_repair_takes_the_commit_of_a_neighbour_before_that_of_a_file() {
+    let ring = ring(N_NODES, 2, 2);
+    let live = writer(&ring);
+    put(&live, "feat", &(0..N_NODES).collect::<Vec<_>>(), 1);
+    live.prepare(VersionId::new(2, CommitId::draw())).unwrap();
+    let made = live.commit_through(VersionId::new(2, CommitId::draw())).unwrap();
+    drop(live);
+    lose_catalog(&ring, 0);
+    assert_eq!(repaired(&ring).version_id().unwrap(), made);
+}
+
 #[test]
 fn a_tensor_that_was_dropped_and_made_again_is_not_the_one_of_an_earlier_manifest() {
     let ring = ring(N_NODES, 1, 1);
@@ -277,8 +311,7 @@ fn a_tensor_that_was_dropped_and_made_again_is_not_the_one_of_an_earlier_manifes
     let before = live.part_files(PartId(0)).unwrap().manifest().clone();
     let spec = live.graph().tensor("feat").unwrap().clone();
     live.drop_tensor("feat").unwrap();
-    drop(live);
-    let live = writer(&ring);
+    // While the graph is open.
     let mut tensor = live.new_tensor(spec, crate::codec::SegmentCodec::Raw).unwrap();
     tensor.write_rows(&[7].repeat(N_NODES as usize * 99)).unwrap();
     tensor.finish().unwrap();

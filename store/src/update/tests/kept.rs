@@ -1,22 +1,36 @@
 //! Versions that stay readable by their number, whatever is committed and folded.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::update::KeepRule;
 use crate::update::keep::KEPT_BY_AGE_MAX;
+use crate::version_id::{CommitId, VersionId};
 
 const N_NODES: u32 = 60;
 
-/// Commits the next version, which changes every row of `feat`, and node 1 of `mark` now and then.
-fn commit(live: &GraphHandle) -> u32 {
+/// Puts rows of the next version: every row of `feat`, and node 1 of `mark` now and then.
+fn put_next(live: &GraphHandle) -> u32 {
     let version = live.version() + 1;
     put(live, "feat", &(0..N_NODES).collect::<Vec<u32>>(), version);
     if version.is_multiple_of(3) {
         put(live, "mark", &[1], version);
     }
+    version
+}
+
+fn commit(live: &GraphHandle) -> u32 {
+    let version = put_next(live);
     live.commit_version().unwrap();
     version
+}
+
+/// Returns the id of a commit that was drawn so many hours ago.
+fn drawn_before(hours: u64) -> CommitId {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let at = (now - Duration::from_hours(hours)).as_millis() as u64;
+    let id = uuid::Builder::from_unix_timestamp_millis(at, &[hours as u8; 10]).into_uuid();
+    CommitId::from_bytes(id.into_bytes())
 }
 
 /// Returns the versions that can be read, each as it was committed.
@@ -86,4 +100,18 @@ fn versions_are_kept_by_their_age_over_openings() {
     live.set_keep_rule(by_age(0));
     compact(&live);
     assert_eq!(readable(&live), [41]);
+}
+
+/// A reader of a version may have begun until the next one was committed.
+#[test]
+fn the_age_of_a_version_counts_from_the_commit_after_it() {
+    let ring = ring(N_NODES, 1, 1);
+    let live = writer(&ring);
+    live.set_keep_rule(KeepRule { n_versions: 1, age: Duration::from_hours(1) });
+    for hours in [30, 20, 0] {
+        let version = put_next(&live);
+        live.commit_through(VersionId::new(version, drawn_before(hours))).unwrap();
+    }
+    compact(&live);
+    assert_eq!(readable(&live), [3, 4]);
 }

@@ -117,6 +117,21 @@ fn a_put_for_the_version_after_a_prepared_one_stays_after_it_in_another_process(
     assert_eq!(found, [1, 3]);
 }
 
+/// The file that is prepared has the rows of before, and no others.
+#[test]
+fn a_put_after_a_prepared_commit_is_for_the_version_after_it_in_another_process() {
+    let ring = ring(20, 1, 1);
+    let live = writer(&ring);
+    put(&live, "feat", &[1], 1);
+    live.prepare(2).unwrap();
+    drop(live);
+    let live = writer(&ring);
+    put(&live, "feat", &[2], 2);
+    assert_eq!(live.commit_version().unwrap(), 3);
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 1, 2]);
+    assert_eq!(seqs(&at(&live, 2).unwrap(), "feat")[..3], [0, 1, 0]);
+}
+
 #[test]
 fn a_commit_with_nothing_put_makes_an_equal_version() {
     let ring = ring(10, 1, 1);

@@ -85,8 +85,9 @@ impl Walk<'_> {
         for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
             let name = &entry.name;
             let tensors = graph.meta().tensors.iter();
-            let of = tensors.filter_map(|spec| Some((newest_version_of(name, &spec.name)?, spec)));
-            let later = of.filter(|(of, _)| *of > committed && !known.contains(name)).next();
+            let mut of =
+                tensors.filter_map(|spec| Some((newest_version_of(name, &spec.name)?, spec)));
+            let later = of.find(|(of, _)| *of > committed && !known.contains(name));
             let Some((of, spec)) = later else { continue };
             let is_read = holds_only_pending(graph, part, catalog, spec, name, of);
             match is_read {

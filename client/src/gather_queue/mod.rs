@@ -305,7 +305,7 @@ impl QueueInner {
     ) -> Result<(), ClientError> {
         let pull = AssertUnwindSafe(|| self.source.pull_since(tensor, ids, out, kind, begun));
         let pulled = catch_unwind(pull);
-        pulled.unwrap_or_else(|_| Err(ClientError::Panicked { thread: "gather" })).map(drop)
+        pulled.unwrap_or(Err(ClientError::Panicked { thread: "gather" })).map(drop)
     }
 
     /// Pulls each distinct row once, and copies it to each request for it.

@@ -183,7 +183,7 @@ fn a_failure_that_is_no_damage_is_that_of_the_group_and_nothing_is_pulled_again(
 fn requests_of_a_pull_that_panics_are_complete_and_say_so() {
     let (results, _) = pull_three(|_| panic!("the source panics"));
     for result in results {
-        let error = result.err().expect("no rows");
+        let Err(error) = result else { panic!("a pull that panics has no rows") };
         assert!(matches!(*error, ClientError::Panicked { .. }), "{error}");
     }
 }

@@ -4,6 +4,8 @@
 
 #[path = "training/outputs.rs"]
 mod outputs;
+#[path = "training/restart.rs"]
+mod restart;
 mod support;
 #[path = "training/versions.rs"]
 mod versions;

@@ -2,6 +2,7 @@
 
 use anyhow::Error;
 use lodestore_bucket::BucketError;
+use lodestore_client::ClientError;
 use lodestore_graph::edges::{EdgeError, EdgeTextFault};
 use lodestore_store::StoreError;
 
@@ -15,6 +16,13 @@ pub(crate) fn command_against(error: &Error) -> Option<String> {
     }
     if let Some(edges) = error.chain().find_map(edge_error) {
         return advice_on_edges(edges).map(str::to_owned);
+    }
+    let wants_certificate = |error: &ClientError| match error {
+        ClientError::Handshake { reason, .. } => reason.contains("requires a certificate"),
+        _ => false,
+    };
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(wants_certificate) {
+        return Some("--tls-cert and --tls-key give a certificate and its key".to_owned());
     }
     let store = error.chain().find_map(|cause| cause.downcast_ref::<StoreError>())?;
     match store {

@@ -1,6 +1,6 @@
 //! How a server has done lately: how fast it answers, and whether it is worth asking now.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::PerProcess;
@@ -40,6 +40,8 @@ pub(crate) struct Health {
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
+    /// An outage was reported that has not ended.
+    is_away: AtomicBool,
     /// Until when another is asked that has beaten it in a hedge.
     outrun_until_us: AtomicU64,
     /// Estimate of the time until rows begin to arrive.
@@ -58,6 +60,7 @@ impl Health {
     /// Records an answer without a measured latency.
     pub(crate) fn is_well(&self) {
         self.strikes.store(0, Ordering::Relaxed);
+        self.is_away.store(false, Ordering::Relaxed);
         self.rests_until_us.store(0, Ordering::Relaxed);
     }
 
@@ -108,6 +111,12 @@ impl Health {
     pub(crate) fn failed(&self, now: Instant) {
         let strikes = self.strikes.fetch_add(1, Ordering::Relaxed);
         self.rest(REST_MAX.min(REST_MIN * (1 << strikes.min(10))), now);
+    }
+
+    /// Records that it refuses connections; returns whether that is the first time since its last
+    /// answer.
+    pub(crate) fn is_first_refusal(&self) -> bool {
+        !self.is_away.swap(true, Ordering::Relaxed)
     }
 
     /// Rests the server for a while, as it has requested.
@@ -165,6 +174,7 @@ impl Health {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.strikes.store(other.strikes.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.is_away.store(other.is_away.load(Ordering::Relaxed), Ordering::Relaxed);
         self.tail.copy(&other.tail);
     }
 }

@@ -61,7 +61,8 @@ impl Security {
     ) -> Result<Self, ClientError> {
         let mut roots = RootCertStore::empty();
         for cert in certificates(ca)? {
-            roots.add(cert).map_err(|error| bad(ca, error))?;
+            let added = roots.add(cert);
+            added.map_err(|error| bad(ca, pem::certificate_fault(&error.to_string())))?;
         }
         let builder =
             rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -73,7 +74,7 @@ impl Security {
             Some((cert, key)) => {
                 let private = private_key(key)?;
                 let config = builder.with_client_auth_cert(certificates(cert)?, private);
-                config.map_err(|error| bad(cert, error))?
+                config.map_err(|error| bad(cert, pem::certificate_fault(&error.to_string())))?
             }
         };
         let tls = Tls(PerProcess::with(Arc::new(config)));

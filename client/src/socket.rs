@@ -10,6 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::fork::Generation;
+use lodestore_schema::pem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -77,7 +78,7 @@ impl Stream {
         let mut stream = StreamOwned::new(connection, socket);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => no_tls(plainly(error.to_string())),
+                io::ErrorKind::InvalidData => no_tls(plainly(&error.to_string())),
                 io::ErrorKind::TimedOut => ClientError::Deadline { address: address.clone() },
                 _ => ClientError::Unavailable { address: address.clone(), source: error },
             })?;
@@ -152,15 +153,18 @@ impl Stream {
 }
 
 /// Returns a reason in words, where rustls has but a name for it.
-fn plainly(reason: String) -> String {
-    match reason.contains("CaUsedAsEndEntity") {
-        true => {
-            "the server shows the certificate of an authority as its own; sign one for the server \
-                 with it (docs/operations.md, Secure)"
-                .to_owned()
-        }
-        false => reason,
+pub(crate) fn plainly(reason: &str) -> String {
+    if reason.contains("CaUsedAsEndEntity") {
+        let words = "the server shows the certificate of an authority as its own; sign one for the \
+                     server with it (docs/operations.md, Secure)";
+        return words.to_owned();
     }
+    if reason.contains("CertificateRequired") {
+        let words = "the server requires a certificate of its clients; give one that the server's \
+                     authority for clients has signed, and the key of it";
+        return words.to_owned();
+    }
+    pem::certificate_fault(reason)
 }
 
 /// Returns what a server's certificate must be for; none over a Unix socket.
@@ -376,8 +380,11 @@ mod tests {
         let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(
             rustls::OtherError(Arc::new(rustls::Error::General("CaUsedAsEndEntity".to_owned()))),
         ));
-        assert!(plainly(error.to_string()).contains("certificate of an authority"), "{error}");
-        assert_eq!(plainly("expired".to_owned()), "expired");
+        assert!(plainly(&error.to_string()).contains("certificate of an authority"), "{error}");
+        assert_eq!(plainly("expired"), "expired");
+        let wants = plainly("received fatal alert: CertificateRequired");
+        assert!(wants.contains("requires a certificate of its clients"), "{wants}");
+        assert!(plainly("UnsupportedCertVersion").contains("X.509 version 1"));
     }
 
     #[test]

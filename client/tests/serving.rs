@@ -10,7 +10,7 @@ mod graph;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::{PolicyKind, PolicySpec};
@@ -357,19 +357,62 @@ fn a_port_in_use_is_reported() {
     server.stop().unwrap();
 }
 
+/// A unit starts a server again after some seconds, in which more tries fail than a pull has
+/// attempts.
 #[test]
-fn a_stopped_server_is_reported_soon_and_found_again() {
+fn a_server_that_restarts_is_waited_for_within_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
-    let (server, address) = start(&config(&graph, 2));
-    let client = connect(&[&address]);
+    let (server, address) =
+        start(&ServerConfig { writable: true, insecure: true, ..config(&graph, 2) });
+    let settings =
+        ClientConfig { deadline: Duration::from_secs(60), attempts: 2, ..ClientConfig::default() };
+    let client = Client::connect(&[&address], settings).unwrap();
     let ids = all_ids(1000);
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     server.stop().unwrap();
-    let asked = Instant::now();
+    let (server, rows) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| pull(&client, &ids).unwrap());
+        let writer = scope
+            .spawn(|| client.put_rows("feat", &[NodeId(1)], &row_of(NodeId(1), WIDTH)).unwrap());
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!reader.is_finished() && !writer.is_finished(), "both wait");
+        let again = ServerConfig {
+            listen: Some(address.parse().unwrap()),
+            writable: true,
+            insecure: true,
+            ..config(&graph, 2)
+        };
+        let (server, _) = start(&again);
+        writer.join().unwrap();
+        (server, reader.join().unwrap())
+    });
+    assert_rows(&ids, &rows);
+    server.stop().unwrap();
+}
+
+#[test]
+fn a_server_that_stays_away_is_named_as_it_was_given_with_the_tries() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
+    let (server, address) = start(&config(&graph, 2));
+    let config = ClientConfig { deadline: Duration::from_secs(1), ..ClientConfig::default() };
+    let client = Client::connect(&[&address], config).unwrap();
+    let ids = all_ids(1000);
+    assert_rows(&ids, &pull(&client, &ids).unwrap());
+    server.stop().unwrap();
     let error = pull(&client, &ids).unwrap_err();
-    assert!(matches!(error, ClientError::Connect { .. }), "{error}");
-    assert!(asked.elapsed() < Duration::from_secs(5));
+    let words = error.to_string();
+    match error {
+        ClientError::Away { server, shard: Some(_), tries: 2.., .. } => {
+            assert_eq!(server.to_string(), address);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        words.contains(&format!("{address}, shard ")) && words.contains(" times in "),
+        "{words}"
+    );
 }
 
 #[test]

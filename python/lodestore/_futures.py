@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from ._lodestore import Future
 
 
+def is_in_event_loop() -> bool:
+    """Returns whether this thread runs an event loop of asyncio."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 async def wait_for(future: Future) -> Any:
     """Waits for the rows of `future` without holding up the loop, and returns them."""
     loop = asyncio.get_running_loop()
@@ -24,5 +33,7 @@ async def wait_for(future: Future) -> Any:
             loop.call_soon_threadsafe(set_ready)
 
     future.add_done_callback(wake)
+    # From here on it is no read-ahead.
+    future.wait(0)
     await ready
     return future.result()

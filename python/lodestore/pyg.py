@@ -20,20 +20,12 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
-from ._lodestore import Future, Graph, TensorWriter
+from ._lodestore import Future, Graph, TensorWriter, _available_memory
 from ._lodestore import Tensor as GraphTensor
 from .errors import DtypeError, ShapeError, StoreError
 from .torch import as_array, batch_seed, empty, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "inference"]
-
-
-def _available_bytes() -> int:
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 1 << 62
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
@@ -64,7 +56,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             ids = np.arange(nodes)[index if isinstance(index, slice) else slice(None)]
             tensor = self.graph[name]
             n_bytes = len(ids) * tensor.width * tensor.dtype.itemsize
-            if n_bytes > _available_bytes() // 2:
+            if n_bytes > _available_memory() // 2:
                 raise MemoryError(
                     f"{len(ids):,} rows of {name} take {n_bytes:,} bytes, more than half of the "
                     "free memory; take them in parts"

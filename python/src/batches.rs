@@ -1,6 +1,7 @@
 //! The classes `Batches` and `Batch`: the batches of a schedule with their rows, prepared ahead.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use lodestore_client::buffer::RowBuffer;
@@ -9,12 +10,12 @@ use lodestore_client::scheduled::{
     IterationConfig, IterationStats, ScheduledBatch, ScheduledBatches,
 };
 use lodestore_client::source::{TensorInfo, VersionTag};
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::schedule::ScheduleError;
 use numpy::PyArray1;
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::MutexExt;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::arrays::{RowArray, RowLayout};
@@ -37,26 +38,28 @@ pub(crate) struct Batches {
     tensors: Vec<TensorInfo>,
     config: IterationConfig,
     pinned: PinnedRows,
-    state: Mutex<State>,
+    /// Number of the next batch over all epochs.
+    next: AtomicU32,
+    waits: WaitStats,
+    /// Locked for moments only, and never while Python code may run: a signal handler that asks for
+    /// the position runs on the thread that waits for a batch.
+    state: PerProcess<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of the next batch over all epochs.
-    next: u32,
     /// The background iteration, started by the first call for a batch.
-    running: Option<ScheduledBatches>,
+    running: Option<Arc<ScheduledBatches>>,
     /// Final counters of an iteration that has ended.
     ended: IterationStats,
-    waits: WaitStats,
 }
 
 /// Counters of batches that were ready in time and of those that were not.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct WaitStats {
-    ready: u64,
-    waited: u64,
-    seconds: f64,
+    ready: AtomicU64,
+    waited: AtomicU64,
+    micros: AtomicU64,
 }
 
 impl Batches {
@@ -82,8 +85,55 @@ impl Batches {
             let infos = tensors.iter().map(|name| opened.tensor(name).cloned());
             let tensors = infos.collect::<Result<Vec<_>, Error>>()?;
             let pinned = signals::run(py, move || opened.pinned())?;
-            Ok(Self { graph, schedule, tensors, config, pinned, state: Mutex::default() })
+            let (next, waits, state) = (AtomicU32::new(0), WaitStats::default(), PerProcess::new());
+            Ok(Self { graph, schedule, tensors, config, pinned, next, waits, state })
         })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.get_or(|_| Mutex::default()).lock().ignore_poison()
+    }
+
+    /// Returns the number of the next batch over all epochs.
+    fn position(&self) -> u32 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Returns the iteration that runs, started at the position where there is none.
+    fn running(&self, py: Python<'_>) -> Result<Arc<ScheduledBatches>, Error> {
+        loop {
+            if let Some(running) = &self.state().running {
+                return Ok(Arc::clone(running));
+            }
+            let first = self.position();
+            // It checks for signals, whose handlers may ask for the position or change it.
+            let started = Arc::new(self.start(py, first)?);
+            let mut state = self.state();
+            if state.running.is_none() && self.position() == first {
+                state.running = Some(Arc::clone(&started));
+                return Ok(started);
+            }
+        }
+    }
+
+    /// Takes an iteration out, unless another one runs by now; returns whether it was the one that
+    /// ran.
+    fn end(&self, running: &Arc<ScheduledBatches>) -> bool {
+        let mut state = self.state();
+        let ended = state.running.take_if(|current| Arc::ptr_eq(current, running));
+        drop(state);
+        ended.is_some()
+    }
+
+    /// Moves the position behind a batch of `running`; returns whether that is the iteration that
+    /// runs.
+    fn advance(&self, running: &Arc<ScheduledBatches>, index: u32) -> bool {
+        let state = self.state();
+        let is_current = state.running.as_ref().is_some_and(|it| Arc::ptr_eq(it, running));
+        if is_current {
+            self.next.fetch_max(index + 1, Ordering::Relaxed);
+        }
+        is_current
     }
 
     /// Returns the number of batches of the worker in an epoch and in all epochs.
@@ -139,41 +189,44 @@ impl Batches {
     }
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
-        let state = self.state.lock_py_attached(py);
-        let mut state = state.ignore_poison();
         let (per_epoch, all) = self.counts();
-        if state.next >= all {
-            if let Some(running) = state.running.take() {
-                state.ended = running.stats();
-            }
-            return Ok(None);
-        }
-        if state.running.is_none() {
-            state.running = Some(self.start(py, state.next)?);
-        }
         let start = Instant::now();
-        let taken = state.running.as_ref().map(|running| next_of(py, running)).transpose();
-        let (batch, is_ready) = match taken {
-            Ok(Some((Some(batch), is_ready))) => (batch, is_ready),
-            Ok(_) => return Err(Error::Panicked.into()),
-            // After an interrupt the next call waits for the same batch; after other errors the
-            // iteration is started again.
-            Err(Error::Python(error)) => return Err(error),
-            Err(error) => {
-                state.running = None;
-                return Err(error.into());
+        let (batch, is_ready) = loop {
+            if self.position() >= all {
+                let mut state = self.state();
+                let ended = state.running.take();
+                if let Some(running) = &ended {
+                    state.ended = running.stats();
+                }
+                return Ok(None);
+            }
+            let running = self.running(py)?;
+            match next_of(py, &running) {
+                // Else `load_state_dict` was called meanwhile.
+                Ok((Some(batch), is_ready)) if self.advance(&running, batch.index) => {
+                    break (batch, is_ready);
+                }
+                Ok((Some(_), _)) => {}
+                Ok((None, _)) if self.end(&running) => return Err(Error::Panicked.into()),
+                Ok((None, _)) => {}
+                // After an interrupt the next call waits for the same batch; after other errors the
+                // iteration is started again.
+                Err(Error::Python(error)) => return Err(error),
+                Err(error) if self.end(&running) => return Err(error.into()),
+                Err(_) => {}
             }
         };
-        let wait_seconds = start.elapsed().as_secs_f64();
-        state.next = batch.index + 1;
+        let waited = start.elapsed();
+        let wait_seconds = waited.as_secs_f64();
         let met = match batch.prepared.met {
             BatchReadiness::DefaultPath => "default_path",
             _ if is_ready => "ready",
             _ => "waited",
         };
-        state.waits.ready += u64::from(is_ready);
-        state.waits.waited += u64::from(!is_ready);
-        state.waits.seconds += wait_seconds;
+        let count = if is_ready { &self.waits.ready } else { &self.waits.waited };
+        count.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        self.waits.micros.fetch_add(micros, Ordering::Relaxed);
         let epoch = batch.index / per_epoch;
         let index = batch.index % per_epoch;
         let tensors = self.tensors.clone();
@@ -181,10 +234,8 @@ impl Batches {
     }
 
     /// Returns the number of remaining batches (int).
-    fn __len__(&self, py: Python<'_>) -> usize {
-        let state = self.state.lock_py_attached(py);
-        let next = state.ignore_poison().next;
-        self.counts().1.saturating_sub(next) as usize
+    fn __len__(&self) -> usize {
+        self.counts().1.saturating_sub(self.position()) as usize
     }
 
     /// Returns the number of the version of all rows (int).
@@ -201,8 +252,7 @@ impl Batches {
 
     /// Returns the position and the version for `load_state_dict`: a dict of numbers and strings.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state.lock_py_attached(py);
-        let next = state.ignore_poison().next;
+        let next = self.position();
         let per_epoch = self.counts().0;
         let dict = PyDict::new(py);
         dict.set_item("epoch", next / per_epoch)?;
@@ -219,12 +269,7 @@ impl Batches {
     ///
     /// Raises ValueError for another schedule or worker, VersionError for another version.
     #[pyo3(signature = (state, *, other_version=false))]
-    fn load_state_dict(
-        &self,
-        py: Python<'_>,
-        state: &Bound<'_, PyDict>,
-        other_version: bool,
-    ) -> PyResult<()> {
+    fn load_state_dict(&self, state: &Bound<'_, PyDict>, other_version: bool) -> PyResult<()> {
         let get = |key: &str| -> PyResult<Bound<'_, PyAny>> {
             state.get_item(key)?.ok_or_else(|| PyValueError::new_err(format!("state: no `{key}`")))
         };
@@ -251,10 +296,10 @@ impl Batches {
         let next = next.filter(|&next| batch < per_epoch && next <= all).ok_or_else(|| {
             PyValueError::new_err(format!("state: no batch {batch} in epoch {epoch}"))
         })?;
-        let state = self.state.lock_py_attached(py);
-        let mut state = state.ignore_poison();
-        state.next = next;
-        state.running = None;
+        let mut state = self.state();
+        self.next.store(next, Ordering::Relaxed);
+        let before = state.running.take();
+        drop((state, before));
         Ok(())
     }
 
@@ -268,13 +313,14 @@ impl Batches {
     /// - memory_rows: most rows that are retained.
     /// - window_bytes: peak size of the prepared batches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let state = self.state.lock_py_attached(py);
-        let state = state.ignore_poison();
-        let counters = state.running.as_ref().map_or(state.ended, ScheduledBatches::stats);
+        let state = self.state();
+        let counters = state.running.as_ref().map_or(state.ended, |running| running.stats());
+        drop(state);
         let dict = PyDict::new(py);
-        dict.set_item("ready", state.waits.ready)?;
-        dict.set_item("waited", state.waits.waited)?;
-        dict.set_item("wait_seconds", state.waits.seconds)?;
+        let waits = &self.waits;
+        dict.set_item("ready", waits.ready.load(Ordering::Relaxed))?;
+        dict.set_item("waited", waits.waited.load(Ordering::Relaxed))?;
+        dict.set_item("wait_seconds", waits.micros.load(Ordering::Relaxed) as f64 / 1e6)?;
         dict.set_item("read_rows", counters.load.remote_rows)?;
         dict.set_item("read_bytes", counters.load.remote_bytes)?;
         dict.set_item("hit_rows", counters.load.hit_rows)?;
@@ -284,9 +330,8 @@ impl Batches {
         Ok(dict)
     }
 
-    fn __repr__(&self, py: Python<'_>) -> String {
-        let state = self.state.lock_py_attached(py);
-        let next = state.ignore_poison().next;
+    fn __repr__(&self) -> String {
+        let next = self.position();
         let (per_epoch, all) = self.counts();
         let worker = self.config.worker;
         let epoch = next / per_epoch;

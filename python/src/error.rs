@@ -1,6 +1,7 @@
 //! Errors of the Rust crates as exceptions of Python, in Rust's own words.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lodestore_client::ClientError;
@@ -43,6 +44,9 @@ pub(crate) enum Error {
     /// Servers, caches or background threads of the client.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// A gather in the background, whose error others of its group have too.
+    #[error(transparent)]
+    Gather(#[from] Arc<ClientError>),
     /// The topology of a graph.
     #[error(transparent)]
     Topology(#[from] TopologyError),
@@ -151,6 +155,7 @@ impl From<Error> for PyErr {
         match error {
             Error::Store(error) => of_store(&error, words),
             Error::Client(error) => of_client(&error, words),
+            Error::Gather(error) => of_client(&error, words),
             Error::Topology(error) => of_topology(&error, words),
             Error::Schedule(error) => of_schedule(&error, words),
             Error::Import(error) => of_import(&error, words),

@@ -226,7 +226,8 @@ impl Graph {
 
     /// Submits a gather that runs in the background: a Future.
     ///
-    /// Waiting requests are read under one plan. With 64 requests in flight the call waits.
+    /// Waiting requests are read under one plan. With 64 requests in flight the call waits; in the
+    /// thread of an event loop the request waits in its place.
     /// out: as for `gather`; it is filled by `Future.result`.
     #[pyo3(signature = (tensor, ids, *, out=None))]
     fn submit<'py>(

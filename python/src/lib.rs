@@ -40,7 +40,7 @@ mod _lodestore {
     #[pymodule_export]
     use crate::opening::{connect, open, restore};
     #[pymodule_export]
-    use crate::queue::{Queue, restore_queue};
+    use crate::queue::{Queue, available_memory, restore_queue};
     #[pymodule_export]
     use crate::sampler::Sampler;
     #[pymodule_export]

@@ -1,6 +1,7 @@
 //! The class `Queue`: gathers in the background with bounds and memory of their own.
 
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use lodestore_client::gather_queue::QueueBounds;
 use lodestore_client::source::VersionTag;
@@ -140,7 +141,8 @@ impl Queue {
 impl Queue {
     /// Submits a gather: a Future, as `Graph.submit` does.
     ///
-    /// With `window` requests in flight the call waits.
+    /// With `window` requests in flight the call waits; in the thread of an event loop the request
+    /// waits in its place.
     ///
     /// Raises IdError, UnknownTensorError, ShapeError, DtypeError; VersionError for memory over
     /// servers that are not pinned.
@@ -230,16 +232,36 @@ pub(crate) fn submit<'py>(
         // Checked again when it is filled, since the caller may reshape it meanwhile.
         RowArray::from_out(out, layout)?;
     }
+    let out = out.map(Bound::unbind);
+    let mut time = Duration::ZERO;
     loop {
-        let submit = || queue.submit_within(tensor, &mut ids, PAUSE).map_err(Error::from);
+        let submit = || queue.submit_within(tensor, &mut ids, time).map_err(Error::from);
         if let Some(ticket) = py.detach(submit)? {
-            return Ok(Future::new(ticket, tensor.to_owned(), layout, out.map(Bound::unbind)));
+            return Ok(Future::new(ticket, tensor.to_owned(), layout, out));
         }
         py.check_signals()?;
+        if time.is_zero() && is_in_event_loop(py)? {
+            let ticket = queue.submit_beyond_window(tensor, ids).map_err(Error::from)?;
+            return Ok(Future::new(ticket, tensor.to_owned(), layout, out));
+        }
+        time = PAUSE;
     }
+}
+
+/// Returns whether this thread runs an event loop, which a wait for room would hold up.
+fn is_in_event_loop(py: Python<'_>) -> PyResult<bool> {
+    py.import("lodestore._futures")?.call_method0("is_in_event_loop")?.extract()
+}
+
+/// Returns the bytes of memory that are free: on this machine, and within the limits of its
+/// container.
+#[pyfunction]
+#[pyo3(name = "_available_memory")]
+pub(crate) fn available_memory() -> u64 {
+    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES)
 }
 
 /// Returns the default bound of memory, in bytes.
 pub(crate) fn quarter_of_free_memory() -> u64 {
-    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES) / 4
+    available_memory() / 4
 }

@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::sampler::{Fanout, FrontierBatch, FrontierSampler};
 use numpy::PyArray1;
@@ -29,7 +30,7 @@ pub(crate) struct Sampler {
     fanout: Vec<i64>,
     fanouts: Vec<Fanout>,
     /// Samplers for reuse: one for each concurrent call.
-    idle: Mutex<Vec<FrontierSampler>>,
+    idle: PerProcess<Mutex<Vec<FrontierSampler>>>,
 }
 
 /// Converts neighbours for each hop, -1 for all.
@@ -41,11 +42,11 @@ pub(crate) fn fanouts(fanout: &[i64]) -> PyResult<Vec<Fanout>> {
 impl Sampler {
     pub(crate) fn new(graph: Py<Graph>, fanout: Vec<i64>) -> PyResult<Self> {
         let fanouts = fanouts(&fanout)?;
-        Ok(Self { graph, fanout, fanouts, idle: Mutex::default() })
+        Ok(Self { graph, fanout, fanouts, idle: PerProcess::new() })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<FrontierSampler>> {
-        self.idle.lock().ignore_poison()
+        self.idle.get_or(|_| Mutex::default()).lock().ignore_poison()
     }
 }
 

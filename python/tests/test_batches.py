@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,19 @@ def test_futures_are_awaited(sample: Sample, graph: lodestore.Graph) -> None:
 
     for i, rows in enumerate(asyncio.run(gather_all())):
         assert np.array_equal(rows, sample.rows["feat"][[i, i + 1]])
+
+
+def test_a_callback_may_use_its_queue(sample: Sample, graph: lodestore.Graph) -> None:
+    queue = graph.queue(window=1)
+    later: list[lodestore.Future] = []
+    future = queue.submit("feat", [1])
+    future.add_done_callback(lambda: later.append(queue.submit("feat", [2])))
+    for i in range(3, 20):
+        rows = queue.submit("feat", [i]).result(timeout=60)
+        assert np.array_equal(rows, sample.rows["feat"][[i]])
+    while not later:
+        time.sleep(0.001)
+    assert np.array_equal(later[0].result(timeout=60), sample.rows["feat"][[2]])
 
 
 @pytest.mark.parametrize("memory", [None, 0, 40_000, 1 << 24])

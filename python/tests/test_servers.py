@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,59 @@ def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> Non
             took = time.monotonic() - start - 0.3
         assert took < 1.0, took
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
+
+
+class Preempted(Exception):
+    """Raised by a handler, to end what it interrupts."""
+
+
+def test_a_handler_may_ask_where_an_iteration_is_while_it_waits(
+    sample: Sample, serve: Serve, tmp_path: Path
+) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address, topology=sample.path) as graph:
+        schedule = graph.schedule(
+            tmp_path / "s", roots="train", fanout=[3, 2], batch=16, epochs=1, seed=5
+        )
+        batches = graph.iterate(schedule, ["feat", "label"], window=1, policy="none")
+        next(batches)
+        seen: list[tuple[dict[str, Any], int, str, dict[str, float]]] = []
+
+        def save(*_: object) -> None:
+            seen.append((batches.state_dict(), len(batches), repr(batches), batches.stats()))
+            raise Preempted
+
+        before = signal.signal(signal.SIGALRM, save)
+        try:
+            with stopped(server), pytest.raises(Preempted):
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
+                for _ in batches:
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        state, left, words, stats = seen[0]
+        assert state["batch"] + left == schedule.batches() and f"{left} left" in words
+        assert stats["ready"] + stats["waited"] == state["batch"]
+        # The batch that was waited for is the next one.
+        assert next(batches).index == state["batch"]
+
+
+def test_a_full_window_does_not_hold_up_the_loop(sample: Sample, serve: Serve) -> None:
+    server, address = serve(sample.path)
+    with lodestore.connect(address) as graph:
+        graph["feat"][[1]]
+        queue = graph.queue(window=2)
+
+        async def gather_all() -> list[np.ndarray]:
+            with stopped(server):
+                futures = [queue.submit("feat", [i]) for i in range(20)]
+                await asyncio.sleep(0)
+                assert not any(future.done() for future in futures)
+            return [await future for future in futures]
+
+        for i, rows in enumerate(asyncio.run(gather_all())):
+            assert np.array_equal(rows, sample.rows["feat"][[i]])
 
 
 def test_rows_that_come_late_wake_the_loop(sample: Sample, serve: Serve) -> None:

@@ -13,7 +13,7 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
     let found: Result<Vec<_>, _> = CertificateDer::pem_reader_iter(file).collect();
     let found = found.map_err(plainly)?;
     if found.is_empty() {
-        return Err("no certificate is in it".to_owned());
+        return Err("no certificate is in it; give a file in PEM".to_owned());
     }
     Ok(found)
 }
@@ -24,9 +24,22 @@ pub fn certificates(file: impl Read) -> Result<Vec<CertificateDer<'static>>, Str
 /// The fault of the file, in words without its bytes.
 pub fn private_key(file: impl Read) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_reader(file).map_err(|error| match error {
-        Error::NoItemsFound => "no private key is in it".to_owned(),
+        Error::NoItemsFound => "no private key is in it; give a file in PEM".to_owned(),
         error => plainly(error),
     })
+}
+
+/// Returns the fault that a TLS library found with a certificate, in words where it has but a name.
+#[must_use]
+pub fn certificate_fault(reason: &str) -> String {
+    match reason.contains("UnsupportedCertVersion") {
+        true => {
+            "the certificate is X.509 version 1, and version 3 is taken; sign it with extensions \
+                 (docs/operations.md, Secure)"
+                .to_owned()
+        }
+        false => reason.to_owned(),
+    }
 }
 
 /// Returns what is wrong with a file, in words of our own: those of the parser have lines of the
@@ -44,7 +57,7 @@ fn plainly(error: Error) -> String {
         }
         Error::Base64Decode(_) => "the text between BEGIN and END is not base64",
         Error::SectionTooLarge => "a section is larger than any key or certificate",
-        _ => "not PEM",
+        _ => "not PEM; give a file in PEM",
     };
     reason.to_owned()
 }

@@ -106,7 +106,8 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for cert in certificates(path)? {
-                roots.add(cert).map_err(|error| bad(path, error))?;
+                let added = roots.add(cert);
+                added.map_err(|error| bad(path, pem::certificate_fault(&error.to_string())))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.build().map_err(|error| bad(path, error))?)
@@ -114,7 +115,8 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
     };
     let private = pem::private_key(open_regular(key)?).map_err(|reason| bad(key, reason))?;
     let config = builder.with_single_cert(certificates(cert)?, private);
-    Ok(Arc::new(config.map_err(|error| bad(cert, error))?))
+    let fault = |error: rustls::Error| bad(cert, pem::certificate_fault(&error.to_string()));
+    Ok(Arc::new(config.map_err(fault)?))
 }
 
 /// Reads all certificates of a file, of which there must be one.

@@ -1,10 +1,13 @@
 //! Bulk buffers of requests, kept from one to the next, and the room that replies leave in them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use bytemuck::Zeroable;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::FLOORS_MAX;
+
+use crate::limits::POOLED_BUFFERS_MAX;
 
 /// Room before the rows of a chunk for prefix and head, so that one write sends all.
 pub(crate) const HEAD_ROOM: usize = 128 + 16 * FLOORS_MAX;
@@ -46,7 +49,7 @@ pub(crate) fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
 }
 
-/// Idle buffers, bounded in all by the bytes that they take.
+/// Idle buffers, bounded in number and by the bytes that they take.
 pub(crate) struct BufferPool {
     n_bytes_max: usize,
     idle: RefCell<IdleBuffers>,
@@ -54,7 +57,8 @@ pub(crate) struct BufferPool {
 
 #[derive(Default)]
 struct IdleBuffers {
-    buffers: Vec<Buffers>,
+    /// The one that is idle longest is the first.
+    buffers: VecDeque<Buffers>,
     n_bytes: usize,
 }
 
@@ -67,26 +71,29 @@ impl BufferPool {
     /// wait for a longer request. Those that were used last are still in the core's cache.
     pub(crate) fn lend(&self, n_bytes: usize) -> Buffers {
         let mut idle = self.idle.borrow_mut();
-        let Some(at) = idle.buffers.iter().rposition(|one| one.n_bytes() <= n_bytes) else {
+        let at = idle.buffers.iter().rposition(|one| one.n_bytes() <= n_bytes);
+        let Some(found) = at.and_then(|at| idle.buffers.remove(at)) else {
             return Buffers::default();
         };
-        let found = idle.buffers.remove(at);
         idle.n_bytes -= found.n_bytes();
         found
     }
 
-    /// Keeps buffers, as many as may be idle; longer ones replace those that were idle longest.
+    /// Keeps buffers, as many as may be idle; they replace those that were idle longest. Buffers
+    /// without memory are not kept: a put moves its rows out of its own.
     pub(crate) fn take_back(&self, buffers: Buffers) {
-        let mut idle = self.idle.borrow_mut();
-        if buffers.n_bytes() > self.n_bytes_max {
+        let n_bytes = buffers.n_bytes();
+        if n_bytes == 0 || n_bytes > self.n_bytes_max {
             return;
         }
-        while idle.n_bytes + buffers.n_bytes() > self.n_bytes_max {
-            let oldest = idle.buffers.remove(0);
+        let mut idle = self.idle.borrow_mut();
+        while idle.n_bytes + n_bytes > self.n_bytes_max || idle.buffers.len() >= POOLED_BUFFERS_MAX
+        {
+            let oldest = idle.buffers.pop_front().expect("idle bytes are those of idle buffers");
             idle.n_bytes -= oldest.n_bytes();
         }
-        idle.n_bytes += buffers.n_bytes();
-        idle.buffers.push(buffers);
+        idle.n_bytes += n_bytes;
+        idle.buffers.push_back(buffers);
     }
 }
 
@@ -113,6 +120,31 @@ mod tests {
         assert_eq!(pool.lend(1000).n_bytes(), 0, "all are lent");
     }
 
+    /// A put of one piece moves its rows out of the buffers that it was lent. The shard returns
+    /// what is left of these, and later the rows.
+    #[test]
+    fn ten_thousand_puts_of_one_row_leave_one_idle_buffer() {
+        let pool = BufferPool::new(1 << 20);
+        for _ in 0..10_000 {
+            let mut lent = pool.lend(4096);
+            set_len(&mut lent.ids, 1);
+            set_len(&mut lent.frame, 64);
+            let rows = std::mem::take(&mut lent);
+            pool.take_back(lent);
+            pool.take_back(rows);
+        }
+        assert_eq!(pool.idle.borrow().buffers.len(), 1);
+    }
+
+    #[test]
+    fn idle_buffers_are_bounded_in_number() {
+        let pool = BufferPool::new(1 << 20);
+        (1..=2 * POOLED_BUFFERS_MAX).for_each(|n_bytes| pool.take_back(buffers(0, n_bytes)));
+        assert_eq!(pool.idle.borrow().buffers.len(), POOLED_BUFFERS_MAX);
+        let newest = pool.lend(usize::MAX);
+        assert_eq!(newest.n_bytes(), 2 * POOLED_BUFFERS_MAX, "the oldest are replaced");
+    }
+
     proptest! {
         #[test]
         fn idle_bytes_are_bounded_and_counted(
@@ -129,6 +161,7 @@ mod tests {
                 let held: usize = idle.buffers.iter().map(Buffers::n_bytes).sum();
                 prop_assert_eq!(held, idle.n_bytes);
                 prop_assert!(held <= 1000);
+                prop_assert!(idle.buffers.iter().all(|one| one.n_bytes() > 0));
             }
         }
     }

@@ -103,7 +103,7 @@ pub enum ServerError {
         address: std::net::SocketAddr,
     },
     /// A certificate or a key that cannot be used.
-    #[error("{path}: {reason}; give files in PEM")]
+    #[error("{path}: {reason}")]
     Tls {
         /// The file.
         path: PathBuf,

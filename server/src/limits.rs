@@ -31,6 +31,8 @@ pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
 pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
 /// Bytes of buffers that a shard keeps for the requests to come.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
+/// Most of these buffers, however short: a request looks through them on the shard's thread.
+pub const POOLED_BUFFERS_MAX: usize = CONNECTIONS_PER_SHARD_MAX;
 /// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
 /// next.
 pub const IDLE_SCRATCH_MAX: usize = 32;
@@ -58,8 +60,12 @@ pub const READ_BYTES_PER_SHARD: u64 = 32 << 20;
 pub const PLANNED_ROWS_PER_SHARD: u64 = 128 << 10;
 /// Bytes of lists for each row that is read: its place, its plan, its extent.
 pub const READ_LIST_BYTES_PER_ROW: usize = 96;
-/// The share of the budgets of reads kept for latency-bound pulls, as a divisor.
-pub const READ_RESERVE_ONE_IN: u64 = 8;
+/// The share of the room for requests and of the budgets of reads that is kept for SyncPulls, as a
+/// divisor. VectorPulls, puts, copies and preloads share the rest.
+pub const SYNC_RESERVE_ONE_IN: u64 = 8;
+/// The room that all of these may hold together.
+pub const BULK_BYTES_PER_SHARD: u64 =
+    IN_FLIGHT_BYTES_PER_SHARD - IN_FLIGHT_BYTES_PER_SHARD / SYNC_RESERVE_ONE_IN;
 /// Pieces that a shard loads ahead concurrently, and most bytes of the rows of one.
 pub const PRELOAD_WORKERS: usize = 2;
 /// See [`PRELOAD_WORKERS`].
@@ -140,11 +146,11 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub const TIER_BYTES_DEFAULT: u64 = 1 << 30;
 
 const _: () = assert!(
-    IN_FLIGHT_BYTES_PER_SHARD >= (16 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
+    BULK_BYTES_PER_SHARD >= (16 * IDS_PER_PULL_MAX + CHUNK_BYTES + 2 * ROW_BYTES_MAX) as u64,
     "the largest request must fit an idle shard"
 );
 const _: () = assert!(
-    IN_FLIGHT_BYTES_PER_SHARD
+    BULK_BYTES_PER_SHARD
         >= (PUT_COPIES * PUSH_BODY_BYTES_MAX + PUT_BYTES_PER_ROW * ROWS_PER_PUSH_MAX) as u64,
     "the largest push must fit an idle shard"
 );
@@ -165,7 +171,7 @@ pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
 const _: () = assert!(
-    READS_PER_SHARD - READS_PER_SHARD / READ_RESERVE_ONE_IN >= 2 * READS_IN_FLIGHT as u64,
+    READS_PER_SHARD - READS_PER_SHARD / SYNC_RESERVE_ONE_IN >= 2 * READS_IN_FLIGHT as u64,
     "while one gather waits for its last reads the next has begun"
 );
 const _: () = assert!(
@@ -208,12 +214,14 @@ mod tests {
             ("ROW_BYTES_MAX", size(ROW_BYTES_MAX)),
             ("FRAME_TIMEOUT", seconds(FRAME_TIMEOUT)),
             ("IN_FLIGHT_BYTES_PER_SHARD", size(IN_FLIGHT_BYTES_PER_SHARD as usize)),
+            ("BULK_BYTES_PER_SHARD", size(BULK_BYTES_PER_SHARD as usize)),
             ("IO_BYTES_PER_SHARD", size(IO_BYTES_PER_SHARD)),
             ("READS_PER_SHARD", READS_PER_SHARD.to_string()),
             ("READ_BYTES_PER_SHARD", size(READ_BYTES_PER_SHARD as usize)),
             ("PLANNED_ROWS_PER_SHARD", PLANNED_ROWS_PER_SHARD.to_string()),
             ("RETRY_AFTER_MAX", seconds(RETRY_AFTER_MAX)),
             ("POOLED_BYTES_PER_SHARD", size(POOLED_BYTES_PER_SHARD)),
+            ("POOLED_BUFFERS_MAX", POOLED_BUFFERS_MAX.to_string()),
             ("SHARED_SLOTS", SHARED_SLOTS.to_string()),
             ("SHARED_BYTES_PER_SHARD", size(SHARED_BYTES_PER_SHARD as usize)),
             ("LENT_FOR", seconds(LENT_FOR)),

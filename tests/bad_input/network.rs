@@ -254,7 +254,7 @@ fn a_server_killed_in_mid_pull_is_an_error_in_time_and_a_retry_works_when_it_is_
         let (error, after) = puller.join().unwrap();
         let clear = matches!(
             error,
-            ClientError::Connect { .. }
+            ClientError::Away { .. }
                 | ClientError::Unavailable { .. }
                 | ClientError::Deadline { .. }
         );

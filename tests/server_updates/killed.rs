@@ -120,7 +120,10 @@ fn commit(address: &str, told: &Told) {
 }
 
 fn assert_gone(error: &ClientError) {
-    let gone = matches!(error, ClientError::Unavailable { .. } | ClientError::Connect { .. });
+    let gone = matches!(
+        error,
+        ClientError::Unavailable { .. } | ClientError::Connect { .. } | ClientError::Away { .. }
+    );
     assert!(gone, "a killed server breaks connections and nothing else: {error}");
 }
 

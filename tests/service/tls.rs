@@ -82,13 +82,17 @@ fn the_documented_certificates_are_taken() {
     let recipe: Vec<&str> = lines
         .filter(|line| line.starts_with("openssl req") || line.starts_with("openssl x509"))
         .collect();
-    assert_eq!(recipe.len(), 3, "{recipe:?}");
+    assert_eq!(recipe.len(), 5, "{recipe:?}");
     let san = guide.lines().find(|line| line.starts_with("$ printf 'subjectAltName")).unwrap();
     let san = san[2..].replace("IP:10.0.0.5", "IP:127.0.0.1");
     let source = Source::random(60, 100);
-    let script = [recipe[0], recipe[1], &san, recipe[2]].join(" && ");
+    let usage = &guide.lines().find(|line| line.starts_with("$ printf 'extendedKey")).unwrap()[2..];
+    let first_version = recipe[4].replace("-extfile use ", "").replace("c.pem", "v1.pem");
+    let script =
+        [recipe[0], recipe[1], &san, recipe[2], recipe[3], usage, recipe[4], &first_version]
+            .join("\n");
     let mut bash = std::process::Command::new("bash");
-    bash.args(["-c", &script]).current_dir(source.dir.path());
+    bash.args(["-ec", &script]).current_dir(source.dir.path());
     if std::process::Command::new("openssl").arg("version").output().is_err() {
         eprintln!("SKIPPED: no openssl; `apt-get install openssl` brings it");
         return;
@@ -106,6 +110,17 @@ fn the_documented_certificates_are_taken() {
     };
     let server = serve("s.pem", "s.key");
     stat(&server).succeeded();
+    server.stop();
+    // The client's, and one without extensions.
+    let files = format!("--tls-cert {} --tls-key {}", file("s.pem"), file("s.key"));
+    let wants = format!("--listen 127.0.0.1:0 {files} --tls-client-ca {}", file("ca.pem"));
+    let server = Serving::start(&graph, &wants);
+    let line = format!("stat --deadline 5 {} --tls-ca {}", server.address, file("ca.pem"));
+    let shown =
+        |cert: &str| format!("{line} --tls-cert {} --tls-key {}", file(cert), file("c.key"));
+    lode_line(&shown("c.pem")).succeeded();
+    lode_line(&shown("v1.pem")).failed(1, &["v1.pem", "X.509 version 1", "extensions"]);
+    lode_line(&line).failed(1, &["requires a certificate of its clients", "--tls-cert"]);
     server.stop();
     let server = serve("ca.pem", "ca.key");
     stat(&server).failed(1, &["no TLS", "certificate of an authority"]);

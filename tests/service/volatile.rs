@@ -63,7 +63,7 @@ fn rows_of_a_server_that_is_killed_are_gone_and_its_publisher_learns_of_it() {
     let gone = publisher.publish("h1", &ids, &rows, 7).unwrap_err();
     assert!(matches!(gone, ClientError::Unavailable { .. }), "{gone}");
     let gone = publisher.claim("h1", &[0..60]).unwrap_err();
-    assert!(matches!(gone, ClientError::Connect { .. }), "{gone}");
+    assert!(matches!(gone, ClientError::Away { .. }), "{gone}");
     assert!(pull(&reader, &ids, 0).is_err());
     // In its place another begins without a row.
     let again = args.replace("127.0.0.1:0 --metrics", &format!("{address} --metrics"));

@@ -79,7 +79,7 @@ impl ErrorCounts {
 
     fn kind(&self, error: &ClientError) -> Option<Kind> {
         Some(match error {
-            ClientError::Connect { .. } => Kind::Connect,
+            ClientError::Connect { .. } | ClientError::Away { .. } => Kind::Connect,
             ClientError::Unavailable { .. } => Kind::Unavailable,
             ClientError::Deadline { .. } => Kind::Deadline,
             ClientError::NoReplica { .. } | ClientError::NoWriter { .. } => Kind::NoReplica,

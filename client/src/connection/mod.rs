@@ -19,7 +19,7 @@ use crate::error::ClientError;
 use crate::read_buffer::{Head, ReadBuffer};
 use crate::security::Security;
 use crate::shared_memory::SharedMemory;
-use crate::socket::{Stream, timespec};
+use crate::socket::{Stream, plainly, timespec};
 
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;
@@ -358,7 +358,7 @@ impl Connection {
             }
             // Only TLS finds fault with bytes at this level: an alert, such as for a certificate.
             io::ErrorKind::InvalidData => {
-                ClientError::Handshake { address, reason: source.to_string() }
+                ClientError::Handshake { address, reason: plainly(&source.to_string()) }
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if !self.has_answered => {
                 let reason = format!("it closed a new connection ({source}), and may be full");

@@ -12,6 +12,7 @@ pub use lodestore_schema::FailureCode;
 use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{Failure, WireError};
 use lodestore_store::StoreError;
+use lodestore_store::error_origin::ErrorOrigin;
 use thiserror::Error;
 
 use crate::address::{Address, AddressError};
@@ -199,8 +200,26 @@ pub enum ClientError {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// A server that no connection has reached until the end of the time for it.
+    #[error(
+        "cannot connect to {server}{}: {source}; tried {tries} times in {:.1} s; is the server running?",
+        shard.map(|shard| format!(", shard {shard}")).unwrap_or_default(),
+        waited.as_secs_f64()
+    )]
+    Away {
+        /// The server, as it was named.
+        server: Address,
+        /// The shard that was asked.
+        shard: Option<usize>,
+        /// How often it was tried.
+        tries: u32,
+        /// Time from the first try to the last.
+        waited: std::time::Duration,
+        /// The error of the last try.
+        source: std::io::Error,
+    },
     /// A certificate or a key that cannot be used.
-    #[error("{path}: {reason}; give files in PEM")]
+    #[error("{path}: {reason}")]
     Tls {
         /// The file.
         path: std::path::PathBuf,
@@ -450,6 +469,15 @@ impl ClientError {
         what: &'static str,
     ) -> Result<VersionTag, Self> {
         source.pinned_version().ok_or(Self::Unpinned { what })
+    }
+
+    /// Returns whether some of the rows are damaged: a pull of others may succeed.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Store(error) => error.origin() != ErrorOrigin::System,
+            Self::Refused { failure, .. } => failure.code == FailureCode::Damaged,
+            _ => false,
+        }
     }
 
     /// Returns whether the connection that it came over is in step, and serves the next request as

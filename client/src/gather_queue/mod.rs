@@ -2,11 +2,20 @@
 //!
 //! Each request owns the memory of its rows. Waiting requests for one tensor are pulled together,
 //! each distinct row once, so that adjacent rows of different requests are read together. When a
-//! combined pull fails, its requests are pulled one by one, so that a bad one fails alone.
+//! combined pull meets damaged rows, its requests are pulled one by one, so that the damaged one
+//! fails alone; every other error is that of all requests of the group.
+//!
+//! A request is read-ahead until a caller waits for it. Requests with a waiting caller are pulled
+//! first, as [`PullKind::Sync`]; the others are bulk.
+//!
+//! Callbacks run on a thread of their own. A callback may submit to the queue, or wait for any of
+//! its requests: no pull waits for a callback.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +25,7 @@ use lodestore_graph::lock::IgnorePoison;
 
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
-use crate::source::{PullKind, RowSource};
+use crate::source::{PullKind, RowSource, TensorInfo};
 
 /// The bounds of a [`GatherQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +52,8 @@ pub struct GatherQueue {
     process: Generation,
 }
 
-/// The rows of a request, or why there are none.
-pub type GatherResult = Result<RowBuffer, ClientError>;
+/// The rows of a request, or why there are none. Requests that were pulled together share an error.
+pub type GatherResult = Result<RowBuffer, Arc<ClientError>>;
 
 /// A handle of a queued request; its rows are taken once.
 #[derive(Clone)]
@@ -79,11 +88,15 @@ struct Request {
     slot: Arc<Slot>,
 }
 
+type Callback = Box<dyn FnOnce() + Send>;
+
 /// The result of one request, shared by the queue and its tickets.
 #[derive(Default)]
 struct Slot {
     state: Mutex<SlotState>,
     done: Condvar,
+    /// A caller waits for the rows, or has waited.
+    is_awaited: AtomicBool,
 }
 
 #[derive(Default)]
@@ -91,7 +104,7 @@ struct SlotState {
     is_done: bool,
     rows: Option<GatherResult>,
     /// Called when the rows arrive.
-    callbacks: Vec<Box<dyn FnOnce() + Send>>,
+    callbacks: Vec<Callback>,
 }
 
 impl GatherQueue {
@@ -113,10 +126,12 @@ impl GatherQueue {
             has_room: Condvar::new(),
         });
         let queue = Self { inner, process: Generation::now() };
+        let (sender, callbacks) = mpsc::channel();
+        start_thread("gather-callbacks", move || run_callbacks(&callbacks))?;
         for _ in 0..bounds.threads {
             let inner = Arc::clone(&queue.inner);
-            let thread = thread::Builder::new().name("gather-queue".to_owned());
-            thread.spawn(move || inner.run()).map_err(|source| ClientError::Poll { source })?;
+            let callbacks = sender.clone();
+            start_thread("gather-queue", move || inner.run(&callbacks))?;
         }
         Ok(queue)
     }
@@ -134,14 +149,7 @@ impl GatherQueue {
         ids: &mut Vec<NodeId>,
         time: Duration,
     ) -> Result<Option<Ticket>, ClientError> {
-        if !self.process.is_current() {
-            return Err(ClientError::Forked { what: "queue of gathers" });
-        }
-        let info = self.inner.source.tensor(tensor)?;
-        let n_nodes = self.inner.source.book().n_nodes();
-        if let Some(&node) = ids.iter().find(|node| node.0 >= n_nodes) {
-            return Err(ClientError::UnknownNode { node, n_nodes });
-        }
+        let tensor = self.checked_tensor(tensor, ids)?;
         // Not an end, which a long time would have no instant for.
         let start = Instant::now();
         let mut state = self.inner.state.lock().ignore_poison();
@@ -153,15 +161,53 @@ impl GatherQueue {
             let waited = self.inner.has_room.wait_timeout(state, left);
             state = waited.ignore_poison().0;
         }
+        Ok(Some(self.enqueue(state, &tensor, std::mem::take(ids))))
+    }
+
+    /// Queues a gather without waiting for room: it waits for its turn behind those in the window.
+    ///
+    /// For callers that must not wait, such as the thread of an event loop; they bound the number
+    /// of their requests.
+    ///
+    /// # Errors
+    /// As [`GatherQueue::submit_within`].
+    pub fn submit_beyond_window(
+        &self,
+        tensor: &str,
+        ids: Vec<NodeId>,
+    ) -> Result<Ticket, ClientError> {
+        let tensor = self.checked_tensor(tensor, &ids)?;
+        let state = self.inner.state.lock().ignore_poison();
+        Ok(self.enqueue(state, &tensor, ids))
+    }
+
+    /// Returns the tensor of a request, and fails for requests that no pull can satisfy.
+    fn checked_tensor(&self, tensor: &str, ids: &[NodeId]) -> Result<TensorInfo, ClientError> {
+        if !self.process.is_current() {
+            return Err(ClientError::Forked { what: "queue of gathers" });
+        }
+        let info = self.inner.source.tensor(tensor)?;
+        let n_nodes = self.inner.source.book().n_nodes();
+        if let Some(&node) = ids.iter().find(|node| node.0 >= n_nodes) {
+            return Err(ClientError::UnknownNode { node, n_nodes });
+        }
+        Ok(info)
+    }
+
+    fn enqueue(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        tensor: &TensorInfo,
+        ids: Vec<NodeId>,
+    ) -> Ticket {
         let slot = Arc::new(Slot::default());
         let ticket = Ticket { slot: Arc::clone(&slot), process: self.process };
-        let tensor = info.name.as_str().into();
-        let row_bytes = info.row_bytes();
-        let ids = std::mem::take(ids);
+        let row_bytes = tensor.row_bytes();
+        let tensor = tensor.name.as_str().into();
         state.waiting.push_back(Request { tensor, row_bytes, ids, slot });
         drop(state);
         self.inner.has_work.notify_one();
-        Ok(Some(ticket))
+        ticket
     }
 }
 
@@ -176,22 +222,32 @@ impl Drop for GatherQueue {
 }
 
 impl QueueInner {
-    /// Pulls groups until the queue is closed and empty.
-    fn run(&self) {
+    /// Pulls groups until the queue is closed and empty. The room of a group is free before its
+    /// callbacks are called.
+    fn run(&self, callbacks: &Sender<Vec<Callback>>) {
         let mut scratch = RowBuffer::default();
         while let Some(group) = self.next_group() {
-            let n = group.len();
-            self.pull(group, &mut scratch);
-            self.state.lock().ignore_poison().n_pulled -= n;
+            let results = self.pull(&group, &mut scratch);
+            let mut due = Vec::new();
+            for (request, rows) in group.iter().zip(results) {
+                due.append(&mut request.slot.finish(rows));
+            }
+            self.state.lock().ignore_poison().n_pulled -= group.len();
             self.has_room.notify_all();
+            if !due.is_empty() {
+                // The receiver lives until all threads of the queue have ended.
+                let _ = callbacks.send(due);
+            }
         }
     }
 
-    /// Waits for requests; takes the first one and up to `together - 1` others of its tensor.
+    /// Waits for requests. Takes the first one that a caller waits for, else the first, and up to
+    /// `together - 1` others of its tensor.
     fn next_group(&self) -> Option<Vec<Request>> {
         let mut state = self.state.lock().ignore_poison();
         loop {
-            if let Some(first) = state.waiting.pop_front() {
+            let awaited = state.waiting.iter().position(|request| request.slot.is_awaited());
+            if let Some(first) = state.waiting.remove(awaited.unwrap_or(0)) {
                 let mut group = vec![first];
                 let mut at = 0;
                 while at < state.waiting.len() && group.len() < self.bounds.together {
@@ -211,28 +267,45 @@ impl QueueInner {
         }
     }
 
-    /// Pulls the rows of a group, and completes its requests.
-    fn pull(&self, group: Vec<Request>, scratch: &mut RowBuffer) {
-        if group.len() > 1
-            && let Ok(Ok(rows)) = catch_panic(|| self.pull_together(&group, scratch))
-        {
-            for (request, rows) in group.iter().zip(rows) {
-                request.slot.finish(Ok(rows));
+    /// Pulls the rows of a group, within the deadline of one pull. Returns the result of each
+    /// request.
+    fn pull(&self, group: &[Request], scratch: &mut RowBuffer) -> Vec<GatherResult> {
+        let begun = Instant::now();
+        let together = match group {
+            [one] => self.pull_one(one, begun).map(|rows| vec![rows]),
+            all => self.pull_together(all, scratch, begun),
+        };
+        match together {
+            Ok(rows) => rows.into_iter().map(Ok).collect(),
+            Err(error) if group.len() > 1 && error.is_damage() => {
+                group.iter().map(|one| self.pull_one(one, begun).map_err(Arc::new)).collect()
             }
-            return;
-        }
-        for request in group {
-            let rows = catch_panic(|| self.pull_one(&request));
-            request.slot.finish(rows.unwrap_or_else(Err));
+            Err(error) => {
+                let error = Arc::new(error);
+                group.iter().map(|_| Err(Arc::clone(&error))).collect()
+            }
         }
     }
 
-    fn pull_one(&self, request: &Request) -> GatherResult {
+    fn pull_one(&self, request: &Request, begun: Instant) -> Result<RowBuffer, ClientError> {
         let mut rows = RowBuffer::default();
         rows.resize(request.n_bytes());
-        let kind = PullKind::Sync;
-        self.source.pull(&request.tensor, &request.ids, rows.bytes_mut(), kind)?;
+        self.pull_rows(&request.tensor, &request.ids, rows.bytes_mut(), request.kind(), begun)?;
         Ok(rows)
+    }
+
+    /// Pulls rows of the source, and turns a panic into an error.
+    fn pull_rows(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        begun: Instant,
+    ) -> Result<(), ClientError> {
+        let pull = AssertUnwindSafe(|| self.source.pull_since(tensor, ids, out, kind, begun));
+        let pulled = catch_unwind(pull);
+        pulled.unwrap_or(Err(ClientError::Panicked { thread: "gather" })).map(drop)
     }
 
     /// Pulls each distinct row once, and copies it to each request for it.
@@ -240,6 +313,7 @@ impl QueueInner {
         &self,
         group: &[Request],
         scratch: &mut RowBuffer,
+        begun: Instant,
     ) -> Result<Vec<RowBuffer>, ClientError> {
         let mut distinct: Vec<NodeId> =
             group.iter().flat_map(|request| &request.ids).copied().collect();
@@ -248,7 +322,9 @@ impl QueueInner {
         let tensor = &group[0].tensor;
         let row_bytes = group[0].row_bytes;
         scratch.resize(distinct.len() * row_bytes);
-        self.source.pull(tensor, &distinct, scratch.bytes_mut(), PullKind::Sync)?;
+        let is_awaited = group.iter().any(|request| request.kind() == PullKind::Sync);
+        let kind = if is_awaited { PullKind::Sync } else { PullKind::Vector };
+        self.pull_rows(tensor, &distinct, scratch.bytes_mut(), kind, begun)?;
         let pulled = scratch.bytes();
         Ok(group.iter().map(|request| request.copy_from(pulled, &distinct)).collect())
     }
@@ -257,6 +333,11 @@ impl QueueInner {
 impl Request {
     fn n_bytes(&self) -> usize {
         self.ids.len() * self.row_bytes
+    }
+
+    /// Returns the kind of its pull: bulk until a caller waits for it.
+    fn kind(&self) -> PullKind {
+        if self.slot.is_awaited() { PullKind::Sync } else { PullKind::Vector }
     }
 
     /// Copies the rows of the request from those of `distinct`, its ascending superset.
@@ -275,14 +356,19 @@ impl Request {
 }
 
 impl Slot {
-    fn finish(&self, rows: GatherResult) {
+    fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::Relaxed)
+    }
+
+    /// Completes the request; returns the callbacks that are due.
+    fn finish(&self, rows: GatherResult) -> Vec<Callback> {
         let mut state = self.state.lock().ignore_poison();
         state.is_done = true;
         state.rows = Some(rows);
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         self.done.notify_all();
-        callbacks.into_iter().for_each(|callback| callback());
+        callbacks
     }
 }
 
@@ -293,7 +379,8 @@ impl Ticket {
         self.process.is_current() && self.slot.state.lock().ignore_poison().is_done
     }
 
-    /// Waits up to `time` for the request; returns whether it is complete.
+    /// Waits up to `time` for the request; returns whether it is complete. From then on the request
+    /// passes those that no caller waits for.
     ///
     /// # Errors
     /// [`ClientError::Forked`] in a child of the process that submitted it.
@@ -301,6 +388,7 @@ impl Ticket {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "gather" });
         }
+        self.slot.is_awaited.store(true, Ordering::Relaxed);
         let state = self.slot.state.lock().ignore_poison();
         let waited = self.slot.done.wait_timeout_while(state, time, |state| !state.is_done);
         Ok(waited.ignore_poison().0.is_done)
@@ -315,7 +403,8 @@ impl Ticket {
         self.slot.state.lock().ignore_poison().rows.take()
     }
 
-    /// Calls `callback` on a thread of the queue when the request completes, or now if it has.
+    /// Calls `callback` when the request completes, on the queue's thread for callbacks, one after
+    /// the other; or now if the request is complete.
     pub fn when_done(&self, callback: Box<dyn FnOnce() + Send>) {
         if !self.process.is_current() {
             return;
@@ -330,10 +419,17 @@ impl Ticket {
     }
 }
 
-/// Runs `pull`, and turns a panic into an error.
-fn catch_panic<T>(pull: impl FnOnce() -> T) -> Result<T, ClientError> {
-    let panicked = |_| ClientError::Panicked { thread: "gather" };
-    catch_unwind(AssertUnwindSafe(pull)).map_err(panicked)
+/// Calls what completed requests have to call, until all threads of the queue have ended.
+fn run_callbacks(callbacks: &Receiver<Vec<Callback>>) {
+    for callback in callbacks.iter().flatten() {
+        // The panic is in the log; the callbacks of other requests are called.
+        let _ = catch_unwind(AssertUnwindSafe(callback));
+    }
+}
+
+fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ClientError> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.spawn(run).map(drop).map_err(|source| ClientError::Poll { source })
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
+use lodestore_graph::PartitionBook;
+use lodestore_schema::Failure;
 use proptest::prelude::*;
 
 use super::*;
+use crate::error::FailureCode;
+use crate::source::PullStats;
 use crate::testing::{TestSource, nodes, rows_of};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -81,17 +85,174 @@ fn a_full_window_refuses_after_its_time_and_has_room_later() {
     assert_eq!(rows(&third).unwrap().bytes(), rows_of(&nodes([3])));
 }
 
-#[test]
-fn one_failed_pull_of_several_fails_those_alone_that_fail_alone() {
-    // The first pull succeeds; that of the other two fails, and so does each alone.
-    let source = Arc::new(TestSource::new(Duration::from_millis(100), 1));
-    let queue = queue_of(&source, 8, 4);
+/// A source whose pulls fail as `answer` says, from the second pull on.
+struct FaultySource {
+    rows: TestSource,
+    answer: fn(&[NodeId]) -> Option<ClientError>,
+    /// The moments from which pulls count their deadline.
+    begun: Mutex<Vec<Instant>>,
+}
+
+impl RowSource for FaultySource {
+    fn book(&self) -> &PartitionBook {
+        self.rows.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        self.rows.tensor(name)
+    }
+
+    fn pull_since(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        begun: Instant,
+    ) -> Result<PullStats, ClientError> {
+        let mut all = self.begun.lock().unwrap();
+        all.push(begun);
+        if all.len() > 1
+            && let Some(error) = (self.answer)(ids)
+        {
+            return Err(error);
+        }
+        drop(all);
+        self.rows.pull(tensor, ids, out, kind)
+    }
+
+    fn pull_overlapped(
+        &self,
+        _: &str,
+        _: &[NodeId],
+        _: &mut [u8],
+        _: PullKind,
+        _: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        unreachable!("the queue pulls by a common deadline")
+    }
+}
+
+/// Returns the results of the requests for rows 2, 3 and 4, which are pulled together, and the
+/// moments from which their pulls count.
+fn pull_three(answer: fn(&[NodeId]) -> Option<ClientError>) -> (Vec<GatherResult>, Vec<Instant>) {
+    let source_rows = TestSource::new(Duration::from_millis(100), u64::MAX);
+    let source = Arc::new(FaultySource { rows: source_rows, answer, begun: Mutex::default() });
+    let bounds = QueueBounds { window: 8, together: 4, threads: 1 };
+    let queue = GatherQueue::start(Arc::clone(&source) as _, bounds).unwrap();
     let first = submit_to_thread(&queue, &[1]);
-    let others = [&[2], &[3]].map(|ids| submit(&queue, ids));
+    let others = [2, 3, 4].map(|id| submit(&queue, &[id]));
     rows(&first).unwrap();
-    assert!(others.iter().all(|ticket| rows(ticket).is_err()));
-    source.good_pulls.store(u64::MAX, Ordering::SeqCst);
-    assert_eq!(rows(&submit(&queue, &[4])).unwrap().bytes(), rows_of(&nodes([4])));
+    let results = others.iter().map(rows).collect();
+    let begun = source.begun.lock().ignore_poison().split_off(1);
+    (results, begun)
+}
+
+fn refused(code: FailureCode) -> ClientError {
+    let failure = Failure { code, message: String::new(), retry_after: Duration::ZERO };
+    ClientError::Refused { address: "127.0.0.1:1".parse().unwrap(), failure }
+}
+
+#[test]
+fn a_damaged_row_fails_its_request_alone_within_one_deadline() {
+    let (results, begun) =
+        pull_three(|ids| ids.contains(&NodeId(3)).then(|| refused(FailureCode::Damaged)));
+    let [second, third, fourth] = &results[..] else { panic!("three requests") };
+    assert_eq!(second.as_ref().unwrap().bytes(), rows_of(&nodes([2])));
+    assert!(third.is_err());
+    assert_eq!(fourth.as_ref().unwrap().bytes(), rows_of(&nodes([4])));
+    assert_eq!(begun.len(), 4, "a pull of the group, and one of each request");
+    assert!(begun.iter().all(|&one| one == begun[0]), "all count from one moment");
+}
+
+#[test]
+fn a_failure_that_is_no_damage_is_that_of_the_group_and_nothing_is_pulled_again() {
+    for code in [FailureCode::Overloaded, FailureCode::Deadline, FailureCode::Internal] {
+        let answer: fn(&[NodeId]) -> _ = match code {
+            FailureCode::Overloaded => |_| Some(refused(FailureCode::Overloaded)),
+            FailureCode::Deadline => |_| Some(refused(FailureCode::Deadline)),
+            _ => |_| Some(refused(FailureCode::Internal)),
+        };
+        let (results, begun) = pull_three(answer);
+        assert!(results.iter().all(Result::is_err), "{code:?}");
+        assert_eq!(begun.len(), 1, "{code:?}");
+    }
+}
+
+#[test]
+fn requests_of_a_pull_that_panics_are_complete_and_say_so() {
+    let (results, _) = pull_three(|_| panic!("the source panics"));
+    for result in results {
+        let Err(error) = result else { panic!("a pull that panics has no rows") };
+        assert!(matches!(*error, ClientError::Panicked { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_callback_may_submit_to_a_queue_without_room() {
+    let source = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
+    let queue = Arc::new(queue_of(&source, 1, 1));
+    let (sender, receiver) = mpsc::channel();
+    // Each request is submitted by the callback of the one before, beside those of this thread.
+    submit_chain(&queue, sender, 4);
+    for id in 10..14 {
+        rows(&submit(&queue, &[id])).unwrap();
+    }
+    receiver.recv_timeout(SOON).unwrap();
+}
+
+fn submit_chain(queue: &Arc<GatherQueue>, done: mpsc::Sender<()>, n_left: u32) {
+    let ticket = submit(queue, &[n_left]);
+    let next = Arc::clone(queue);
+    ticket.when_done(Box::new(move || match n_left {
+        0 => done.send(()).unwrap(),
+        n => submit_chain(&next, done, n - 1),
+    }));
+}
+
+#[test]
+fn a_callback_may_wait_for_a_later_request_of_its_group() {
+    let source = Arc::new(TestSource::new(Duration::from_millis(50), u64::MAX));
+    let queue = queue_of(&source, 8, 4);
+    submit_to_thread(&queue, &[1]);
+    let group = [2, 3].map(|id| submit(&queue, &[id]));
+    let (sender, receiver) = mpsc::channel();
+    let last = group[1].clone();
+    group[0].when_done(Box::new(move || sender.send(last.wait(SOON).unwrap()).unwrap()));
+    assert!(receiver.recv_timeout(2 * SOON).unwrap(), "the callback has not had the rows");
+}
+
+#[test]
+fn read_ahead_is_bulk_and_a_request_with_a_waiting_caller_is_pulled_before_it() {
+    let source = Arc::new(TestSource::new(Duration::from_millis(100), u64::MAX));
+    let queue = queue_of(&source, 8, 1);
+    let first = submit_to_thread(&queue, &[1]);
+    let ahead = submit(&queue, &[2]);
+    let awaited = submit(&queue, &[3]);
+    assert!(!awaited.wait(Duration::ZERO).unwrap());
+    for ticket in [&first, &ahead, &awaited] {
+        while !ticket.is_done() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let pulls = source.pulls.lock().unwrap();
+    let (bulk, sync) = (PullKind::Vector, PullKind::Sync);
+    assert_eq!(*pulls, [(nodes([1]), bulk), (nodes([3]), sync), (nodes([2]), bulk)]);
+}
+
+#[test]
+fn a_request_beyond_the_window_waits_for_its_turn_and_its_caller_does_not() {
+    let source = Arc::new(TestSource::new(Duration::from_millis(50), u64::MAX));
+    let queue = queue_of(&source, 1, 1);
+    let first = submit(&queue, &[1]);
+    let beyond: Vec<Ticket> =
+        (2..5).map(|id| queue.submit_beyond_window("x", nodes([id])).unwrap()).collect();
+    assert!(!first.is_done(), "no request was waited for");
+    let refused = queue.submit_within("x", &mut nodes([6]), Duration::ZERO).unwrap();
+    assert!(refused.is_none(), "others wait for room");
+    for (id, ticket) in (2..5).zip(&beyond) {
+        assert_eq!(rows(ticket).unwrap().bytes(), rows_of(&nodes([id])));
+    }
 }
 
 #[test]

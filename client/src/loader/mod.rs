@@ -29,6 +29,8 @@ pub struct BatchLoader {
     row_bytes: usize,
     owned: Vec<Range<u32>>,
     split: Split,
+    /// Of pulls of remote rows.
+    kind: PullKind,
 }
 
 /// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer
@@ -91,7 +93,7 @@ impl BatchLoader {
         }
         let owned = owned.iter().map(|&part| local.book().range(part)).collect();
         let (tensor, split) = (tensor.to_owned(), Split::default());
-        Ok(Self { local, remote, tensor, row_bytes, owned, split })
+        Ok(Self { local, remote, tensor, row_bytes, owned, split, kind: PullKind::Sync })
     }
 
     /// Returns the bytes of one row.
@@ -104,6 +106,12 @@ impl BatchLoader {
     #[must_use]
     pub fn is_remote(&self, node: NodeId) -> bool {
         !self.owned.iter().any(|range| range.contains(&node.0))
+    }
+
+    /// Sets the kind of the pulls of remote rows from now on: bulk for batches that no trainer waits
+    /// for yet.
+    pub(crate) fn set_kind(&mut self, kind: PullKind) {
+        self.kind = kind;
     }
 
     /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
@@ -246,7 +254,7 @@ impl BatchLoader {
     ) -> Result<(), ClientError> {
         let start = Instant::now();
         let mut pull = |ids: &[NodeId], at: &[u32], out: &mut [u8]| {
-            self.remote.pull_at(&self.tensor, ids, at, out, PullKind::Sync)
+            self.remote.pull_at(&self.tensor, ids, at, out, self.kind)
         };
         let lost = kept.move_rows(at, out, &mut pull)?;
         if kept.keeps_pulled_rows() {
@@ -283,7 +291,7 @@ impl BatchLoader {
         if missing.is_empty() {
             return Ok((PullStats::default(), Duration::ZERO, 0));
         }
-        let (start, kind) = (Instant::now(), PullKind::Sync);
+        let (start, kind) = (Instant::now(), self.kind);
         let (before, landing) = out.split_at_mut(out.len() - missing.len() * self.row_bytes);
         let n_before = before.len().checked_div(self.row_bytes).unwrap_or(0);
         let n_placed = local_at.partition_point(|&at| (at as usize) < n_before);

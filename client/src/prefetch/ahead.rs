@@ -108,7 +108,7 @@ impl Preparer<'_> {
                 let job = Job { group, rows, done };
                 let is_last = match overlaps {
                     true => lanes.send(job, &loader) || is_last,
-                    false => job.run(&mut loader, claim, self.home),
+                    false => job.run(&mut loader, claim, self),
                 };
                 if is_last {
                     return;
@@ -123,7 +123,7 @@ impl Preparer<'_> {
         loop {
             let job = queue.lock().ignore_poison().recv();
             match job {
-                Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self.home),
+                Ok(job) if !self.shared.is_over() => job.run(&mut loader, None, self),
                 _ => return,
             };
         }
@@ -154,8 +154,9 @@ impl<'scope> Lanes<'scope, '_> {
 
 impl Job {
     /// Loads the group and hands its batches out; returns whether one has failed or is not wanted.
-    fn run(self, loader: &mut BatchLoader, claim: Claim<'_>, home: &SyncSender<Free>) -> bool {
-        for ready in self.group.load(loader, claim, self.rows, home) {
+    fn run(self, loader: &mut BatchLoader, claim: Claim<'_>, preparer: &Preparer<'_>) -> bool {
+        loader.set_kind(preparer.shared.kind_of(self.group.first));
+        for ready in self.group.load(loader, claim, self.rows, preparer.home) {
             let failed = ready.is_err();
             if self.done.send(ready).is_err() || failed {
                 return true;

@@ -28,6 +28,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, RowResidency};
+use crate::source::PullKind;
 use ahead::{Coming, Group, Preparer, Ready};
 pub use rows::BatchRows;
 use rows::{Free, Held, Memory};
@@ -175,6 +176,8 @@ struct ClaimState {
     /// First batch that is not claimed. Changed only under `order`.
     next: AtomicU32,
     order: Mutex<()>,
+    /// The batch that the trainer has requested last.
+    requested: AtomicU32,
     is_over: AtomicBool,
     max_nodes: AtomicU64,
     held: Arc<Held>,
@@ -200,7 +203,8 @@ impl<'scope> Prefetcher<'scope> {
         window: Window,
         first: u32,
     ) -> Self {
-        let shared = Arc::new(ClaimState { next: AtomicU32::new(first), ..ClaimState::default() });
+        let (next, requested) = (AtomicU32::new(first), AtomicU32::new(first));
+        let shared = Arc::new(ClaimState { next, requested, ..ClaimState::default() });
         let n_batches = source.n_batches();
         let left = n_batches.saturating_sub(first);
         let background = (window.n_batches > 0 && left > 0).then(|| {
@@ -250,6 +254,7 @@ impl<'scope> Prefetcher<'scope> {
         self.position += 1;
         let start = Instant::now();
         let shared = Arc::clone(&self.shared);
+        shared.requested.store(index, Ordering::Relaxed);
         let prepared = match (self.background.as_mut(), shared.claim(index)) {
             (Some(background), None) => background.take(&mut self.stats),
             (_, claim) => self.prepare_now(index, claim, take),
@@ -351,6 +356,15 @@ impl ClaimState {
     /// Returns whether no more batches are wanted.
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Returns the kind of the pulls for a group of batches: bulk until the trainer requests the
+    /// first of them.
+    fn kind_of(&self, first: u32) -> PullKind {
+        match first <= self.requested.load(Ordering::Relaxed) {
+            true => PullKind::Sync,
+            false => PullKind::Vector,
+        }
     }
 
     /// Takes batch `index` if no thread has it. The lock is held until its order is settled.

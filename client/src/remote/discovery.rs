@@ -102,7 +102,10 @@ struct DiscoveredServers {
 /// Returns whether a server cannot be reached, or not now; other errors are mistakes to report.
 fn is_absence(error: &ClientError) -> bool {
     is_silence(error)
-        || matches!(RetryAction::of(error), RetryAction::Again | RetryAction::Later(_))
+        || matches!(
+            RetryAction::of(error),
+            RetryAction::Again | RetryAction::Away | RetryAction::Later(_)
+        )
 }
 
 fn is_silence(error: &ClientError) -> bool {

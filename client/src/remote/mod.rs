@@ -56,8 +56,9 @@ pub struct ClientConfig {
     /// Longest time for one pull, put or commit, retries included, and for connecting to all
     /// servers.
     pub deadline: Duration,
-    /// How often something is tried when a server cannot be reached or fails. One that has no room
-    /// is asked again until the deadline.
+    /// How often something is tried when a server fails. One that has no room, and one that refuses
+    /// connections since it starts again, is asked again until the deadline; with 1 attempt only the
+    /// one without room.
     pub attempts: u32,
     /// Credentials that are shown to servers over TCP, and required of them.
     pub security: Security,
@@ -88,8 +89,9 @@ impl Default for ClientConfig {
 /// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
 /// the first answer is read. If several servers hold a partition, the one with the lowest expected
 /// latency is asked. Another is asked when it fails or exceeds its usual latency. A shard that
-/// cannot be reached is tried again until the attempts or the deadline are used up. If its server
-/// was started again, it is tried where that listens now.
+/// refuses connections is tried again until the deadline, one that fails otherwise until the
+/// attempts or the deadline are used up. If its server was started again, it is tried where that
+/// listens now.
 ///
 /// A forked child may use it, over connections of its own; requests that were in flight at the fork
 /// belong to the parent.
@@ -312,12 +314,38 @@ impl RowSource for Client {
         self.pinned.as_ref().map(|pinned| pinned.version(self.book.parts()))
     }
 
+    fn pull_since(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        begun: Instant,
+    ) -> Result<PullStats, ClientError> {
+        self.pull_by(tensor, ids, out, kind, begun + self.config.deadline, &mut || ())
+    }
+
     fn pull_overlapped(
         &self,
         tensor: &str,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        self.pull_by(tensor, ids, out, kind, Instant::now() + self.config.deadline, work)
+    }
+}
+
+impl Client {
+    /// Pulls rows until `deadline`.
+    fn pull_by(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        deadline: Instant,
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         let position = self.position(tensor)?;
@@ -330,7 +358,7 @@ impl RowSource for Client {
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
             row_bytes,
             kind,
-            deadline: Instant::now() + self.config.deadline,
+            deadline,
         };
         let scratch = self.scratch.get_or(|_| Mutex::default());
         let mut buckets = scratch.lock().ignore_poison().pop().unwrap_or_default();

@@ -10,7 +10,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::request::PullKind;
 use lodestore_schema::{Failure, FailureCode, Versions};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::Client;
 use super::call_versions::{CallVersions, Wanted};
@@ -72,8 +72,9 @@ impl Client {
             }
             let pause = view.plan_retry(&failures, &mut retry);
             let Some(pause) = pause else {
-                return Err(answers.or(decisive_error(failures)));
+                return Err(retry.report(answers.or(decisive_error(failures)), &view));
             };
+            view.warn_of_outage(&failures, retry.time_left());
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             view = self.after_failures(view, &failures, pull.deadline)?;
             // A version that some rows are of is no longer there for the others.
@@ -149,6 +150,22 @@ impl ClusterView {
             _ => health.failed(now),
         }
         debug!(address = %self.address(failed.server), error = %failed.error, "failed");
+    }
+
+    /// Warns, once in an outage, of servers that are away and have rows that no other has.
+    pub(super) fn warn_of_outage(&self, failures: &[FailedRequest], left: Duration) {
+        let is_alone = |failed: &&FailedRequest| {
+            failed.action == RetryAction::Away
+                && !self.routes.are_elsewhere(&failed.parts, failed.server)
+        };
+        for failed in failures.iter().filter(is_alone) {
+            if self.routes.health(failed.server).is_first_refusal() {
+                let address = self.address(failed.server);
+                let seconds = left.as_secs();
+                let error = &failed.error;
+                warn!(%address, %error, "server away, waiting up to {seconds} s");
+            }
+        }
     }
 
     /// Returns whether the failure is a move. However long that takes, the partition has a server

@@ -132,8 +132,9 @@ impl Client {
                 action => action,
             });
             let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
-                return Err(decisive_error(failures));
+                return Err(retry.report(decisive_error(failures), &view));
             };
+            view.warn_of_outage(&failures, retry.time_left());
             std::thread::sleep(pause);
             let before = Arc::clone(&view);
             view = self.after_failures(view, &failures, put.deadline)?;

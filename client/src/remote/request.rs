@@ -43,6 +43,8 @@ pub(super) struct InFlightRequest {
     pub(super) sent: Instant,
     /// When another server is asked instead, or else the deadline of the pull.
     pub(super) until: Instant,
+    /// How long it may be silent, where another server can be asked instead.
+    patience: Option<Duration>,
     pub(super) connection: Connection,
     pub(super) progress: Progress,
 }
@@ -60,11 +62,13 @@ impl InFlightRequest {
         let (server, begun) = (view.routes.endpoints[endpoint].server, Instant::now());
         let (mut until, mut connected_by) = (pull.deadline, pull.deadline);
         let health = view.routes.health(server);
+        let mut patience = None;
         if view.routes.are_elsewhere(piece.parts, server) {
             // Others that have just failed are no good choice either.
             let are_well = view.routes.are_well_elsewhere(piece.parts, server, begun);
             let more = if are_well { 1 } else { 4 };
             let answer_limit = health.answer_limit(piece.ids.len() * pull.row_bytes, attempt);
+            patience = Some(more * answer_limit);
             until = until.min(begun + more * answer_limit);
             connected_by = until;
             let is_hedge = endpoint != piece.endpoint;
@@ -78,7 +82,7 @@ impl InFlightRequest {
         match Self::send(view, pull, to_endpoint, connected_by, until) {
             Ok(connection) => {
                 let (sent, progress) = (Instant::now(), Progress::new());
-                Ok(Self { endpoint, server, sent, until, connection, progress })
+                Ok(Self { endpoint, server, sent, until, patience, connection, progress })
             }
             Err(error) => Err(Box::new(failed(server, piece.parts, pull, error))),
         }
@@ -116,6 +120,13 @@ impl InFlightRequest {
         error: ClientError,
     ) -> FailedRequest {
         failed(self.server, piece.parts, pull, error)
+    }
+
+    /// Notes that bytes of the answer came: only silence from now on makes it late.
+    pub(super) fn has_come(&mut self, now: Instant, deadline: Instant) {
+        if let Some(patience) = self.patience {
+            self.until = self.until.max(now + patience).min(deadline);
+        }
     }
 
     /// Returns the error of an answer that has not come in time.

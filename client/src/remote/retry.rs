@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
+use rustix::io::Errno;
 
 use super::ClientConfig;
+use super::cluster_view::ClusterView;
 use crate::error::ClientError;
 
 /// First pause before another try; it doubles.
@@ -25,6 +28,9 @@ pub(super) enum RetryAction {
     AnotherServer,
     /// It is worth another try, there or elsewhere.
     Again,
+    /// No server listens there: it may be about to start again. It is worth other tries for as long
+    /// as there is time.
+    Away,
     /// Nothing was done for want of room; it is worth other tries for as long as there is time.
     Later(Duration),
 }
@@ -32,13 +38,14 @@ pub(super) enum RetryAction {
 impl RetryAction {
     pub(super) fn of(error: &ClientError) -> Self {
         match error {
+            ClientError::Connect { source, .. } if is_away(source) => Self::Away,
             ClientError::Connect { .. } | ClientError::Unavailable { .. } => Self::Again,
             ClientError::Refused { failure, .. } => match failure.code {
                 FailureCode::Overloaded | FailureCode::Behind => Self::Later(failure.retry_after),
-                FailureCode::Stopping
-                | FailureCode::Elsewhere
-                | FailureCode::Deadline
-                | FailureCode::PutLost => Self::Again,
+                FailureCode::Stopping => Self::Away,
+                FailureCode::Elsewhere | FailureCode::Deadline | FailureCode::PutLost => {
+                    Self::Again
+                }
                 FailureCode::Damaged
                 | FailureCode::Internal
                 | FailureCode::OtherVersion
@@ -59,6 +66,7 @@ impl RetryAction {
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
         let rank = |action: &Self| match action {
             Self::Later(pause) => (0, *pause),
+            Self::Away => (0, Duration::ZERO),
             Self::Again | Self::AnotherServer => (1, Duration::ZERO),
             Self::None => (2, Duration::ZERO),
         };
@@ -76,12 +84,25 @@ impl RetryAction {
     }
 }
 
+/// Returns whether an error of connecting says that no server listens: a restart ends it. Silence,
+/// missing permission and a lack of descriptors here are no such errors.
+fn is_away(error: &io::Error) -> bool {
+    let is_own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::PermissionDenied => false,
+        _ => !Errno::from_io_error(error).is_some_and(|errno| is_own.contains(&errno)),
+    }
+}
+
 /// How often one operation was held up, and until when it may be.
 pub(super) struct RetryBudget {
     attempts_max: u32,
     pub(super) deadline: Instant,
     attempts: u32,
     refusals: u32,
+    /// Tries since the last progress, and when they began.
+    tries: u32,
+    since: Instant,
     /// Partitions that no server had at the last request, while none was away.
     missing: BTreeSet<PartId>,
     words: RandomState,
@@ -91,7 +112,8 @@ impl RetryBudget {
     pub(super) fn new(config: &ClientConfig, deadline: Instant) -> Self {
         let attempts_max = config.attempts;
         let words = RandomState::new();
-        Self { attempts_max, deadline, attempts: 0, refusals: 0, missing: BTreeSet::new(), words }
+        let (missing, since) = (BTreeSet::new(), Instant::now());
+        Self { attempts_max, deadline, attempts: 0, refusals: 0, tries: 0, since, missing, words }
     }
 
     /// Returns the number of failures so far that were not for want of room.
@@ -101,7 +123,22 @@ impl RetryBudget {
 
     /// Resets the budget after progress: the obstacle is gone.
     pub(super) fn reset(&mut self) {
-        (self.attempts, self.refusals) = (0, 0);
+        (self.attempts, self.refusals, self.tries) = (0, 0, 0);
+        self.since = Instant::now();
+    }
+
+    /// Returns the error to report in the end. A server that is away is named as the caller named
+    /// it, with the time and the number of tries.
+    pub(super) fn report(&self, error: ClientError, view: &ClusterView) -> ClientError {
+        let ClientError::Connect { address, source } = error else { return error };
+        let (server, shard) = view.name_of(&address).unwrap_or((address, None));
+        let (tries, waited) = (self.tries.max(1), self.since.elapsed());
+        ClientError::Away { server, shard, tries, waited, source }
+    }
+
+    /// Returns the time that is left.
+    pub(super) fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 
     /// Notes whether a gap of a partition is one for which there is nothing to wait now. Returns
@@ -120,8 +157,15 @@ impl RetryBudget {
     /// Pauses double, and are random between half of that and all of it, so that many clients
     /// refused together do not return together.
     pub(super) fn pause(&mut self, action: RetryAction) -> Option<Duration> {
+        self.tries += 1;
         let (hint, n_before) = match action {
             RetryAction::None => return None,
+            // Each operation is tried once.
+            RetryAction::Away if self.attempts_max <= 1 => return None,
+            RetryAction::Away => {
+                self.refusals += 1;
+                (Duration::ZERO, self.refusals - 1)
+            }
             RetryAction::Later(hint) => {
                 self.refusals += 1;
                 (hint, self.refusals - 1)
@@ -136,7 +180,7 @@ impl RetryBudget {
         };
         let most = BACKOFF_MAX.min(BACKOFF * (1 << n_before.min(10))).max(hint);
         let pause = hint + most.mul_f64(0.5 + 0.5 * self.fraction());
-        let left = self.deadline.saturating_duration_since(Instant::now());
+        let left = self.time_left();
         (pause < left).then_some(pause)
     }
 
@@ -171,6 +215,10 @@ mod tests {
         one.reset();
         assert!(one.pause(RetryAction::Again).is_some());
         assert_eq!(one.pause(RetryAction::None), None);
+        assert!((0..100).all(|_| one.pause(RetryAction::Away).is_some()), "it may start again");
+        let once = ClientConfig { attempts: 1, ..ClientConfig::default() };
+        let mut once = RetryBudget::new(&once, Instant::now() + Duration::from_secs(3600));
+        assert_eq!(once.pause(RetryAction::Away), None);
         let mut hurried = retry(Duration::from_millis(5));
         assert_eq!(
             hurried.pause(RetryAction::Later(HINT)),
@@ -181,12 +229,30 @@ mod tests {
 
     #[test]
     fn what_cannot_be_mended_decides_then_failures_then_the_longest_wait() {
-        use RetryAction::{Again, AnotherServer, Later, None};
+        use RetryAction::{Again, AnotherServer, Away, Later, None};
         let decided = |all: &[RetryAction]| RetryAction::deciding(all.iter().copied());
         assert_eq!(decided(&[Later(HINT), Again, None]), None);
         assert_eq!(decided(&[Again, Later(HINT)]), Again);
         assert_eq!(decided(&[Later(HINT), Later(2 * HINT), Later(HINT)]), Later(2 * HINT));
+        assert_eq!(decided(&[Away, Again]), Again);
+        assert_eq!(decided(&[Away, Later(HINT)]), Later(HINT));
+        assert!(!Away.is_final());
         assert!(None.is_final() && AnotherServer.is_final() && !Again.is_final());
+    }
+
+    #[test]
+    fn who_refuses_connections_is_away_and_who_lacks_descriptors_is_not() {
+        let of = |source: io::Error| {
+            let address = "127.0.0.1:9".parse().unwrap();
+            RetryAction::of(&ClientError::Connect { address, source })
+        };
+        for errno in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NOENT, Errno::CONNRESET] {
+            assert_eq!(of(errno.into()), RetryAction::Away, "{errno}");
+        }
+        assert_eq!(of(io::Error::other("failed to lookup address")), RetryAction::Away);
+        for errno in [Errno::MFILE, Errno::ACCESS, Errno::TIMEDOUT] {
+            assert_eq!(of(errno.into()), RetryAction::Again, "{errno}");
+        }
     }
 
     #[test]

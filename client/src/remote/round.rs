@@ -194,6 +194,7 @@ impl<'a> Round<'a> {
         let had_begun = asked.progress.has_begun();
         let mut place = Place { positions, row_bytes, out, stamps: None };
         let taken = asked.connection.take_rows(&mut asked.progress, &mut place, asked.until);
+        asked.has_come(now, pull.deadline);
         let health = view.routes.health(server);
         if !had_begun && asked.progress.has_begun() {
             *hedge_at = None;

@@ -353,7 +353,8 @@ impl Client {
         Ok(())
     }
 
-    /// Asks again what may be asked again, within the attempts and the deadline.
+    /// Asks again what may be asked again, within the attempts and the deadline. A server that is
+    /// away is waited for until the deadline.
     pub(super) fn patiently<T>(
         &self,
         deadline: Instant,
@@ -366,7 +367,10 @@ impl Client {
                 Err(error) => error,
             };
             let action = RetryAction::of(&error).without_others();
-            std::thread::sleep(retry.pause(action).ok_or(error)?);
+            match retry.pause(action) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(retry.report(error, &self.view())),
+            }
         }
     }
 }

@@ -64,6 +64,7 @@ pub struct ScheduledBatch {
 pub struct ScheduledBatches {
     receiver: Mutex<Receiver<Result<ScheduledBatch, ClientError>>>,
     stop: Arc<AtomicBool>,
+    is_awaited: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
     version: VersionTag,
     process: Generation,
@@ -116,6 +117,7 @@ impl ScheduledBatches {
         let (sender, receiver) = sync_channel(0);
         let stop = Arc::new(AtomicBool::new(false));
         let stats = Arc::default();
+        let is_awaited = Arc::default();
         let worker_thread = IterationWorker {
             source: Arc::clone(source),
             loader,
@@ -125,12 +127,13 @@ impl ScheduledBatches {
             config: config.clone(),
             sender,
             stop: Arc::clone(&stop),
+            is_awaited: Arc::clone(&is_awaited),
             stats: Arc::clone(&stats),
         };
         let thread = thread::Builder::new().name("scheduled".to_owned());
         thread.spawn(move || worker_thread.run()).map_err(|source| ClientError::Poll { source })?;
         let receiver = Mutex::new(receiver);
-        Ok(Self { receiver, stop, stats, version, process: Generation::now() })
+        Ok(Self { receiver, stop, is_awaited, stats, version, process: Generation::now() })
     }
 
     /// Waits up to `time` for the next batch. Returns `Some(None)` after the last one, and `None`
@@ -147,7 +150,12 @@ impl ScheduledBatches {
             return Err(ClientError::Forked { what: "iteration over a schedule" });
         }
         let receiver = self.receiver.lock().ignore_poison();
-        match receiver.recv_timeout(time) {
+        self.is_awaited.store(true, Ordering::Relaxed);
+        let received = receiver.recv_timeout(time);
+        if received.is_ok() {
+            self.is_awaited.store(false, Ordering::Relaxed);
+        }
+        match received {
             Ok(batch) => batch.map(|batch| Some(Some(batch))),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Ok(Some(None)),
@@ -193,6 +201,8 @@ struct IterationWorker {
     config: IterationConfig,
     sender: SyncSender<Result<ScheduledBatch, ClientError>>,
     stop: Arc<AtomicBool>,
+    /// The caller waits for a batch.
+    is_awaited: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
 }
 
@@ -263,10 +273,14 @@ impl IterationWorker {
     }
 
     fn rows_of_others(&self, batch: &Batch) -> Result<Vec<RowBuffer>, ClientError> {
+        let kind = match self.is_awaited.load(Ordering::Relaxed) {
+            true => PullKind::Sync,
+            false => PullKind::Vector,
+        };
         let pull = |tensor: &String| {
             let mut rows = RowBuffer::default();
             rows.resize(batch.nodes.len() * self.source.tensor(tensor)?.row_bytes());
-            self.source.pull(tensor, &batch.nodes, rows.bytes_mut(), PullKind::Sync)?;
+            self.source.pull(tensor, &batch.nodes, rows.bytes_mut(), kind)?;
             Ok(rows)
         };
         self.others.iter().map(pull).collect()

@@ -5,7 +5,8 @@ pub(crate) mod embedded;
 pub mod memory;
 pub mod tiered;
 
-use std::{ops::AddAssign, time::Duration};
+use std::ops::AddAssign;
+use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartitionBook};
 /// Purpose of a pull: RapidGNN's SyncPull or VectorPull. Servers have a queue for each.
@@ -41,6 +42,20 @@ pub trait RowSource: Send + Sync {
         kind: PullKind,
     ) -> Result<PullStats, ClientError> {
         self.pull_overlapped(tensor, ids, out, kind, &mut || ())
+    }
+
+    /// Returns the same as a part of a call that began at `begun`: a source with a deadline counts
+    /// it from then.
+    fn pull_since(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        kind: PullKind,
+        begun: Instant,
+    ) -> Result<PullStats, ClientError> {
+        let _ = begun;
+        self.pull(tensor, ids, out, kind)
     }
 
     /// Returns the same, and does `work` once while rows travel, if they do: after the

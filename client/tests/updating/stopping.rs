@@ -35,10 +35,10 @@ fn a_stop_under_puts_loses_nothing_that_was_acknowledged() {
                                 acknowledged[id.index()].store(turn, Ordering::SeqCst);
                             }),
                             Err(error) => {
-                                use ClientError::{Connect, Refused, Unavailable};
+                                use ClientError::{Away, Refused, Unavailable};
                                 let typed = matches!(
                                     error,
-                                    Connect { .. } | Refused { .. } | Unavailable { .. }
+                                    Away { .. } | Refused { .. } | Unavailable { .. }
                                 );
                                 assert!(typed, "{error}");
                                 return;

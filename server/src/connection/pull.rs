@@ -43,7 +43,7 @@ impl Connection {
         shard: &Rc<Shard>,
         asked: &PendingPull,
     ) -> Result<(), RequestError> {
-        let admitted = shard.admit_pull(asked.tensor, asked.n_bytes);
+        let admitted = shard.admit_pull(asked.tensor, asked.kind, asked.n_bytes);
         let (_room, mut buffers) = self.drain_refused(admitted, asked.n_bytes).await?;
         set_len(&mut buffers.ids, asked.n_bytes / size_of::<NodeId>());
         self.read_in_time(bytemuck::cast_slice_mut(&mut buffers.ids)).await?;

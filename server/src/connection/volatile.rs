@@ -205,12 +205,13 @@ impl Connection {
         places: &[VolatilePlace],
     ) -> Result<(), RequestError> {
         let Wanted { tensor, min_stamp, .. } = *wanted;
-        // Before the rows are looked at: what is published after that changes it.
-        let mut seen = tensor.n_publications();
         // A pull that does not wait is spared the look.
-        let is_over = wanted.is_over(shard);
+        if wanted.is_over(shard) {
+            return Ok(());
+        }
         let look = || tensor.rows().first_lacking(places, min_stamp, 0);
-        let Some(mut first) = (!is_over).then(look).flatten() else { return Ok(()) };
+        let (mut seen, lacking) = look_after_count(|| tensor.n_publications(), look);
+        let Some(mut first) = lacking else { return Ok(()) };
         let _waiting = shard.wait_for_rows(size_of_val(places))?;
         let begun = Instant::now();
         while !wanted.is_over(shard) {
@@ -227,6 +228,13 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Returns the number of publications before a look, and what the look found: a publication after
+/// the look, or during it, changes the number.
+fn look_after_count<T>(n_publications: impl Fn() -> u64, look: impl FnOnce() -> T) -> (u64, T) {
+    let seen = n_publications();
+    (seen, look())
 }
 
 /// Copies a chunk's rows. Rows that are being rewritten, or were dropped since they were awaited,
@@ -257,3 +265,23 @@ fn pause(waited: Duration, until: Instant) -> Duration {
 }
 
 const _: () = assert!(WAIT_PAUSE_MIN.as_nanos() < WAIT_PAUSE_MAX.as_nanos());
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A count after the look would include it, and the pull would wait to its deadline.
+    #[test]
+    fn a_publication_during_a_look_is_seen_by_the_next_count() {
+        let n_publications = Cell::new(5);
+        let count = || n_publications.get();
+        let (seen, lacking) = look_after_count(count, || {
+            n_publications.set(6);
+            Some(0)
+        });
+        assert_eq!(lacking, Some(0));
+        assert_ne!(seen, count(), "rows are looked at again");
+    }
+}

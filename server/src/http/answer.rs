@@ -32,7 +32,9 @@ pub(super) fn answer(
 ) -> Vec<u8> {
     let is_head = request.as_ref().is_ok_and(|request| request.is_head);
     let answer = match request {
-        Ok(request) if is_for(&request, tokens) => of_path(&request.path, observed),
+        Ok(request) if is_for(&request, tokens) => {
+            of_path(&request.path, is_admitted(&request, tokens), observed)
+        }
         Ok(_) => HttpAnswer {
             headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
             ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN")
@@ -59,16 +61,21 @@ pub(super) fn answer(
 /// are open to all; figures need the token.
 fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
-    is_for_all || tokens.is_none_or(|tokens| request.token.is_some_and(|told| tokens.take(&told)))
+    is_for_all || is_admitted(request, tokens)
 }
 
-fn of_path(path: &str, observed: &Observed) -> HttpAnswer {
+/// Returns whether a request has the token, where one is set.
+fn is_admitted(request: &Request, tokens: Option<&Tokens>) -> bool {
+    tokens.is_none_or(|tokens| request.token.as_ref().is_some_and(|told| tokens.take(told)))
+}
+
+fn of_path(path: &str, is_admitted: bool, observed: &Observed) -> HttpAnswer {
     match path {
         "/" => page(),
         "/metrics" => ok(CONTENT_TYPE, ServerFigures::read(observed).prometheus()),
         "/status.json" => status(observed),
         "/healthz" => health(observed),
-        "/readyz" => readiness(observed),
+        "/readyz" => readiness(is_admitted, observed),
         _ => text("404 Not Found", "there are /, /status.json, /metrics, /healthz and /readyz"),
     }
 }
@@ -110,11 +117,13 @@ fn health(observed: &Observed) -> HttpAnswer {
     }
 }
 
-/// Returns 200 if all partitions are open, requests are accepted, and every shard answers.
-fn readiness(observed: &Observed) -> HttpAnswer {
+/// Returns 200 if all partitions are open, requests are accepted, and every shard answers. Reasons
+/// of the store, which name files, are for those that are admitted.
+fn readiness(is_admitted: bool, observed: &Observed) -> HttpAnswer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
             // Reads continue, so load balancers must not take the server out.
+            let state = |served| state(is_admitted, served);
             let state = observed.served().map_or_else(|| "ready".to_owned(), state);
             text("200 OK", state)
         }
@@ -125,11 +134,11 @@ fn readiness(observed: &Observed) -> HttpAnswer {
 
 /// Returns the state of a ready server: partitions that take no updates, and rows that are still
 /// loaded.
-fn state(served: &Served) -> String {
+fn state(is_admitted: bool, served: &Served) -> String {
     let stopped = served.partitions.live.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
-    for StoppedWrites { part, reason, advice } in stopped.iter().take(STOPPED_MAX) {
-        line += &format!("; partition {part} takes no updates ({reason}): {advice}");
+    for stopped in stopped.iter().take(STOPPED_MAX) {
+        line += &reason(is_admitted, stopped);
     }
     if let Some(more) = stopped.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
         line += &format!("; and {more} partitions more");
@@ -143,10 +152,21 @@ fn state(served: &Served) -> String {
         line += &format!("; preloading: {done} of {all} bytes ({percent:.1} %)");
     }
     if let Some(fault) = served.preload.fault() {
-        line += &format!("; some rows could not be preloaded: {fault}");
+        line += &match is_admitted {
+            true => format!("; some rows could not be preloaded: {fault}"),
+            false => "; some rows could not be preloaded: the token shows why".to_owned(),
+        };
     }
     // A reason may have several lines, and this is one.
     line.replace('\n', " ")
+}
+
+/// Returns why a partition takes no updates.
+fn reason(is_admitted: bool, StoppedWrites { part, reason, advice }: &StoppedWrites) -> String {
+    match is_admitted {
+        true => format!("; partition {part} takes no updates ({reason}): {advice}"),
+        false => format!("; partition {part} takes no updates: the token shows why"),
+    }
 }
 
 fn refusal(bad: BadRequest) -> HttpAnswer {
@@ -219,6 +239,19 @@ mod tests {
         }
         assert_eq!([status("/healthz", None), status("/", None)], ["200", "200"]);
         assert_eq!(status("/readyz", None), "503", "it opens");
+    }
+
+    /// The message of a failed write names the catalog's folder.
+    #[test]
+    fn reasons_of_the_store_are_for_those_who_tell_the_token() {
+        let stopped = StoppedWrites {
+            part: lodestore_graph::PartId(3),
+            reason: "/srv/rows/part-003: No space left".into(),
+            advice: "make room".into(),
+        };
+        let line = |is_admitted| reason(is_admitted, &stopped);
+        assert!(line(true).contains("/srv/rows") && line(true).contains("make room"));
+        assert!(!line(false).contains('/') && line(false).contains("partition 3"));
     }
 
     #[test]

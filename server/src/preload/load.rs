@@ -111,7 +111,7 @@ impl Shard {
         let rows = &self.tensors[tensor];
         let n_bytes = ids.len() * rows.row_bytes;
         // Ids, the rows, and lists of their keys and places.
-        let _room = self.take_room(n_bytes + 4 * size_of_val(ids))?;
+        let _room = self.take_room(PullKind::Vector, n_bytes + 4 * size_of_val(ids))?;
         out.resize(n_bytes, 0);
         let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
         rows.load_ahead(&self.plan, &turn, ids, out).await

@@ -44,6 +44,17 @@ fn pieces_are_put_together_in_order_and_a_repeated_one_counts_once() {
     assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
 }
 
+/// Its rows had the room of its request alone, which is given back with the refusal.
+#[test]
+fn a_put_of_one_piece_that_is_refused_keeps_no_rows() {
+    let (puts, now) = (Puts::default(), Instant::now());
+    let take = || puts.take(key(7), &push(0, true, 2), &mut rows(&[3, 1], 0), now);
+    let Ok(Next::Put(all)) = take() else { panic!("it is whole") };
+    puts.fail(key(7), Some(all));
+    assert_eq!(puts.n_staged(), 0);
+    assert!(matches!(take(), Ok(Next::Put(_))), "it comes as a whole again");
+}
+
 #[test]
 fn what_is_missing_too_much_or_another_put_is_refused() {
     let (puts, now) = (Puts::default(), Instant::now());

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use lodestore_schema::request::PullKind;
 
-use crate::limits::READ_RESERVE_ONE_IN;
+use crate::limits::SYNC_RESERVE_ONE_IN;
 
 /// The place of a pull among others: its class, then its arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ pub(crate) struct Amount {
 /// A budget, the part of it that is taken, and those that wait for more, each with a handle.
 ///
 /// No ticket passes one of an earlier place, so that no large amount waits for ever. One part in
-/// `READ_RESERVE_ONE_IN` is kept for latency-bound pulls. An amount above the budget is granted
+/// `SYNC_RESERVE_ONE_IN` is kept for latency-bound pulls. An amount above the budget is granted
 /// alone.
 pub(crate) struct Gate<H> {
     budget: Amount,
@@ -94,7 +94,7 @@ impl<H> Gate<H> {
     }
 
     fn fits(&self, class: PullKind, amount: Amount) -> bool {
-        let kept = |n: u64| if class == PullKind::Vector { n - n / READ_RESERVE_ONE_IN } else { n };
+        let kept = |n: u64| if class == PullKind::Vector { n - n / SYNC_RESERVE_ONE_IN } else { n };
         let limit = Amount { n: kept(self.budget.n), bytes: kept(self.budget.bytes) };
         self.taken == Amount::default() || self.taken.plus(amount).is_within(limit)
     }

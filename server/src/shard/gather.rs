@@ -19,6 +19,7 @@ use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::cut::{Cut, PartCut, commit_tag, distinct_parts};
 use crate::deadline::with_deadline;
 use crate::error::{failure, store_failure};
+use crate::limits::{BULK_BYTES_PER_SHARD, IN_FLIGHT_BYTES_PER_SHARD};
 use crate::mesh::{GatherRequest, ShardRequest};
 use crate::pins::{PINS_MAX, Use};
 use crate::reads::{Progress, PullOrder, ReadTurn};
@@ -39,13 +40,14 @@ impl Shard {
     pub(crate) fn admit_pull(
         &self,
         tensor: u16,
+        kind: PullKind,
         body_bytes: usize,
     ) -> Result<(StaticPermit, Buffers), Failure> {
         let rows = self.tensor(tensor)?;
         check_ids(body_bytes)?;
         // Ids, a chunk of the answer, and the same again for keys and positions.
         let n_bytes = 4 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(rows.row_bytes);
-        Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
+        Ok((self.take_room(kind, n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
     /// Returns a pull that comes now its place among those that read from disk.
@@ -68,7 +70,7 @@ impl Shard {
         }
         let Want { turn, cut } = want;
         // What other shards send is here, besides `out`, until it is merged.
-        let _room = self.take_room(size_of_val(ids) + out.len())?;
+        let _room = self.take_room(turn.order().kind, size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
         let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
         let n_rows = ids.len();
@@ -112,7 +114,7 @@ impl Shard {
         }
         let (tensor, ids) = (wanted.tensor, &wanted.ids[..]);
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
-        let room = self.take_room(n_bytes)?;
+        let room = self.take_room(wanted.order.kind, n_bytes)?;
         let turn = self.reads.turn(&wanted.order);
         turn.n_rows_after.set(wanted.n_rows_after);
         let want = Want { turn: &turn, cut: wanted.cut.as_ref() };
@@ -309,9 +311,22 @@ impl Shard {
         })
     }
 
-    /// Takes room for `n_bytes` until the permit is dropped.
-    pub(crate) fn take_room(&self, n_bytes: usize) -> Result<StaticPermit, Failure> {
-        self.room.try_acquire_static_permit(n_bytes as u64).map_err(|_| {
+    /// Takes room for `n_bytes` of a request until the permit is dropped. Bulk leaves the reserve of
+    /// SyncPulls free: slow readers and puts may hold theirs for long.
+    pub(crate) fn take_room(
+        &self,
+        kind: PullKind,
+        n_bytes: usize,
+    ) -> Result<StaticPermit, Failure> {
+        let n_reserved = match kind {
+            PullKind::Sync => 0,
+            PullKind::Vector => IN_FLIGHT_BYTES_PER_SHARD - BULK_BYTES_PER_SHARD,
+        };
+        let permit = match self.room.available() >= n_bytes as u64 + n_reserved {
+            true => self.room.try_acquire_static_permit(n_bytes as u64).ok(),
+            false => None,
+        };
+        permit.ok_or_else(|| {
             let message = format!("the shard has no room for {n_bytes} more bytes");
             // Pulls that wait for the disk hold it for as long.
             let retry_after = self.reads.retry_after();
@@ -321,7 +336,7 @@ impl Shard {
 
     /// Takes room for a piece of a copy.
     pub(crate) fn take_piece_room(&self) -> Result<StaticPermit, Failure> {
-        self.take_room(2 * REPLY_BODY_BYTES_MAX)
+        self.take_room(PullKind::Vector, 2 * REPLY_BODY_BYTES_MAX)
     }
 
     /// Takes bytes to share with a client until the permit is dropped.

@@ -8,7 +8,7 @@ use lodestore_cache::volatile::VolatilePlace;
 use lodestore_cache::volatile_store::VolatileTensor;
 use lodestore_graph::NodeId;
 use lodestore_schema::limits::{CHUNK_BYTES, CLAIM_RANGES_MAX, ROWS_PER_PUBLISH_MAX};
-use lodestore_schema::request::{Publish, PullVolatile};
+use lodestore_schema::request::{Publish, PullKind, PullVolatile};
 use lodestore_schema::{Failure, FailureCode};
 
 use super::Shard;
@@ -78,7 +78,7 @@ impl Shard {
                 format!("{n_ranges} ranges in one claim; claim {CLAIM_RANGES_MAX} at most");
             return Err(failure(FailureCode::TooLarge, message));
         }
-        Ok((tensor, self.take_room(4 * body_bytes)?))
+        Ok((tensor, self.take_room(PullKind::Vector, 4 * body_bytes)?))
     }
 
     /// Checks a publication before its body is read. Takes room for its bytes in memory until the
@@ -106,7 +106,8 @@ impl Shard {
             return Err(failure(FailureCode::Invalid, message));
         }
         let n_bytes = n_rows * size_of::<NodeId>() + CHUNK_BYTES.max(row_bytes);
-        let room = self.take_room(n_bytes + n_rows * size_of::<VolatilePlace>())?;
+        let room =
+            self.take_room(PullKind::Vector, n_bytes + n_rows * size_of::<VolatilePlace>())?;
         Ok((tensor, room, self.buffers.lend(n_bytes)))
     }
 
@@ -122,7 +123,7 @@ impl Shard {
         // Ids, their stamps twice, and a chunk of the answer; and the places of the rows.
         let lent = 2 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(tensor.shape().row_bytes);
         let places = n_ids * size_of::<VolatilePlace>();
-        let room = self.take_room(lent + body_bytes + places)?;
+        let room = self.take_room(PullKind::Sync, lent + body_bytes + places)?;
         Ok((tensor, room, self.buffers.lend(lent)))
     }
 

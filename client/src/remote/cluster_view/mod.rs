@@ -108,6 +108,17 @@ impl ClusterView {
         &self.servers[server].0
     }
 
+    /// Returns the address of a server as the caller named it, and the shard where `address` is that
+    /// of a shard.
+    pub(super) fn name_of(&self, address: &Address) -> Option<(Address, Option<usize>)> {
+        if self.addresses().any(|common| common == address) {
+            return Some((address.clone(), None));
+        }
+        let endpoint = self.routes.endpoints.iter().position(|it| it.address == *address)?;
+        let (server, shard) = self.routes.shard_of(endpoint);
+        Some((self.address(server).clone(), Some(shard)))
+    }
+
     /// Returns the description that a server has sent.
     pub(super) fn describes(&self, server: usize) -> &Description {
         &self.servers[server].1

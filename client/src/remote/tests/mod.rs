@@ -70,6 +70,23 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
     assert!(usual < MS(50), "the fast one takes {usual:?}");
 }
 
+#[test]
+fn an_answer_that_keeps_coming_is_not_given_up_however_long_it_takes() {
+    once_of(5, || {
+        let (slow, spare) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
+        let client = connect(&[&slow, &spare], 0.0);
+        let (view, now) = (client.view(), Instant::now());
+        // Silence of half a second is too long.
+        view.routes.health(0).answered(MS(50), now);
+        view.routes.health(1).answered(MS(10_000), now);
+        slow.delay(MS(380));
+        slow.pause(MS(380));
+        let (stats, took) = pull(&client, PullKind::Vector).map_err(|error| error.to_string())?;
+        let is_so = stats.requests == 1 && spare.n_pulls() == 0;
+        is_so.then_some(()).ok_or_else(|| format!("{stats:?} after {took:?}"))
+    });
+}
+
 /// Returns the first of `n` attempts that goes as it should: others use the machine too.
 fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
     let mut last = Ok(());

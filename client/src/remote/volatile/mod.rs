@@ -142,8 +142,9 @@ impl Client {
     ) -> Result<Arc<ClusterView>, ClientError> {
         let actions = failures.iter().map(|failed| failed.action.without_others());
         let Some(pause) = retry.pause(RetryAction::deciding(actions)) else {
-            return Err(decisive_error(failures));
+            return Err(retry.report(decisive_error(failures), &view));
         };
+        view.warn_of_outage(&failures, retry.time_left());
         std::thread::sleep(pause);
         // A server may have been started again, with other ports.
         self.after_failures(view, &failures, retry.deadline)

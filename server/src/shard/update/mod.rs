@@ -8,7 +8,7 @@ use glommio::sync::StaticPermit;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::{COMMIT_AHEAD_MAX, ROWS_PER_PUSH_MAX};
-use lodestore_schema::request::{CommitStep, Push};
+use lodestore_schema::request::{CommitStep, PullKind, Push};
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::update::Folding;
 use lodestore_store::{CommitId, VersionId};
@@ -53,7 +53,7 @@ impl Shard {
             return Err(failure(FailureCode::Invalid, message));
         }
         let n_bytes = PUT_COPIES * body_bytes + PUT_BYTES_PER_ROW * n_rows;
-        Ok((self.take_room(n_bytes)?, self.buffers.lend(n_bytes)))
+        Ok((self.take_room(PullKind::Vector, n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
     /// Keeps a piece of a put; with the last piece, puts all of them. Returns the version that they

@@ -1,9 +1,11 @@
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lodestore_graph::{NodeId, PartId};
+use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_schema::request::{CommitStep, PullKind, Push};
 use lodestore_schema::versions::VersionTag;
 use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
@@ -28,6 +30,52 @@ fn serve(graph: &Path) -> (Server, PlainConnection) {
     let server = Server::start(&config).unwrap();
     let address = server.address().unwrap().to_string();
     (server, PlainConnection::open(&address))
+}
+
+/// Bulk that holds room for as long as it likes: it has announced ids that it does not send.
+fn announce(address: &str, n_ids: usize) -> PlainConnection {
+    let mut holder = PlainConnection::open(address);
+    let body = RequestBody::Pull { tensor: 0, kind: PullKind::Vector };
+    let mut frame = Vec::new();
+    Request::new(body).append_to(n_ids * size_of::<NodeId>(), &mut frame);
+    holder.stream.write_all(&frame).unwrap();
+    holder
+}
+
+#[test]
+fn a_sync_pull_has_room_while_bulk_holds_all_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = import(dir.path(), 100);
+    let config = ServerConfig {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        n_shards: 1,
+        ..ServerConfig::new(&graph)
+    };
+    let server = Server::start(&config).unwrap();
+    let address = server.address().unwrap().to_string();
+    let holders: Vec<_> = [[IDS_PER_PULL_MAX; 16], [2; 16]]
+        .concat()
+        .into_iter()
+        .map(|n_ids| announce(&address, n_ids))
+        .collect();
+    let mut plain = PlainConnection::open(&address);
+    let mut pull = |kind: PullKind| {
+        plain.ask(RequestBody::Pull { tensor: 0, kind }, &[NodeId(7)]);
+        plain.answer()
+    };
+    // Until all of them have been heard.
+    let refusal = loop {
+        if let (Reply::Failure(refusal), _) = pull(PullKind::Vector) {
+            break refusal;
+        }
+    };
+    assert_eq!(refusal.code, FailureCode::Overloaded, "{refusal}");
+    match pull(PullKind::Sync) {
+        (Reply::Rows { n_rows: 1, .. }, found) => assert_eq!(found, row(7, 0)),
+        other => panic!("{other:?}"),
+    }
+    drop(holders);
+    server.stop().unwrap();
 }
 
 fn commit(version: u32) -> RequestBody {

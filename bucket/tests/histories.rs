@@ -230,9 +230,21 @@ impl World {
         let reader = open(&self.folders[at].dir, OpenMode::Read).unwrap();
         self.check(&reader);
         let before = self.rows_by_part(&reader);
+        let versions = reader.part_version_ids();
         drop(reader);
         let graph = Graph::open(&self.folders[at].dir).unwrap();
         let (live, _) = GraphHandle::align(graph, &OpenOptions::default()).unwrap();
+        // A partition that lags makes a version of what is pending in it, and then the common one.
+        for ((part, was), (_, rows)) in versions.iter().zip(&before) {
+            let mut rows = rows.clone();
+            rows.extend(of_part(&self.folders[at].pending, &self.book, *part));
+            for number in was.number + 1..live.version() {
+                let made = VersionId::new(number, live.commit_of(*part, number).unwrap());
+                if made.commit.is_known() {
+                    self.model.learn(*part, made, &rows);
+                }
+            }
+        }
         self.learn_commit(at, before, &live);
         Arc::new(live)
     }

@@ -247,7 +247,7 @@ mod tests {
         let stopped = StoppedWrites {
             part: lodestore_graph::PartId(3),
             reason: "/srv/rows/part-003: No space left".into(),
-            advice: "make room".into(),
+            advice: "make room",
         };
         let line = |is_admitted| reason(is_admitted, &stopped);
         assert!(line(true).contains("/srv/rows") && line(true).contains("make room"));

@@ -162,25 +162,118 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         return batch_seed(self.seed, int(self.epoch[0]), nodes)
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
-        """Samples around the nodes of `index`, which must not repeat."""
+        """Samples around the nodes of `index`.
+
+        A seed node that comes again gets a place and the edges of its first place again, so that
+        each seed has its output.
+        """
+        if index.time is not None or getattr(index, "input_type", None) is not None:
+            raise NotImplementedError("seed nodes with times or types are not sampled")
         nodes = index.node.detach().cpu().numpy()
-        drawn = self.sampler.sample(nodes, seed=self.batch_seed(nodes))
-        node, row, col, edge = (torch.from_numpy(array) for array in drawn[:4])
-        if drawn[4][0] != len(nodes):
-            raise ValueError("the seed nodes of a batch repeat; each may come once")
+        first = np.sort(np.unique(nodes, return_index=True)[1])
+        drawn = self.sampler.sample(nodes[first], seed=self.batch_seed(nodes))
+        node, row, col, edge, n_nodes, n_edges = drawn
+        if len(first) < len(nodes):
+            node, row, col, edge, n_nodes, n_edges = _with_repeats(nodes, first, drawn)
         return SamplerOutput(
-            node=node,
-            row=row,
-            col=col,
-            edge=edge,
+            node=torch.from_numpy(node),
+            row=torch.from_numpy(row),
+            col=torch.from_numpy(col),
+            edge=torch.from_numpy(edge),
             batch=None,
-            num_sampled_nodes=drawn[4],
-            num_sampled_edges=drawn[5],
-            metadata=(index.input_id, index.time),
+            num_sampled_nodes=n_nodes,
+            num_sampled_edges=n_edges,
+            metadata=(index.input_id, None),
         )
 
     def sample_from_edges(self, *_: Any, **__: Any) -> SamplerOutput:
         raise NotImplementedError("edges are not sampled; sample around nodes")
+
+
+def _with_repeats(nodes: Any, first: Any, drawn: Any) -> Any:
+    """Returns what was drawn around `nodes[first]`, the distinct seeds, for all of `nodes`."""
+    node, row, col, edge, n_nodes, n_edges = drawn
+    n_repeats = len(nodes) - len(first)
+    # The seeds keep their places; the others follow.
+    at = np.arange(len(node)) + n_repeats
+    at[: len(first)] = first
+    place = dict(zip(nodes[first].tolist(), range(len(first)), strict=True))
+    repeats = np.setdiff1d(np.arange(len(nodes)), first)
+    of_repeat = np.array([place[seed] for seed in nodes[repeats].tolist()])
+    # The edges into seeds are those of the first hop, and come first.
+    hop = n_edges[0]
+    order = np.argsort(col[:hop], kind="stable")
+    counts = np.bincount(col[:hop], minlength=len(first))
+    starts = np.cumsum(counts) - counts
+    copied = [order[starts[seed] : starts[seed] + counts[seed]] for seed in of_repeat]
+    copies = np.concatenate(copied) if copied else np.empty(0, np.int64)
+    ends = np.repeat(repeats, counts[of_repeat])
+
+    def grown(values: Any, new: Any) -> Any:
+        return np.concatenate([values[:hop], new.astype(values.dtype), values[hop:]])
+
+    return (
+        np.concatenate([nodes.astype(node.dtype), node[len(first) :]]),
+        grown(at[row], at[row[copies]]),
+        grown(at[col], ends),
+        grown(edge, edge[copies]),
+        [n_nodes[0] + n_repeats, *n_nodes[1:]],
+        [hop + len(copies), *n_edges[1:]],
+    )
+
+
+#: Arguments of PyG's loader that are not supported, with the values at which they ask for nothing.
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "replace": (False,),
+    "directed": (True,),
+    "disjoint": (False,),
+    "subgraph_type": ("directional",),
+    "temporal_strategy": ("uniform",),
+    "time_attr": (None,),
+    "input_time": (None,),
+    "weight_attr": (None,),
+    "neighbor_sampler": (None,),
+    "filter_per_worker": (None, False),
+}
+
+
+def _refuse_unsupported(loader: dict[str, Any]) -> None:
+    """Takes out arguments that ask for nothing. Raises NotImplementedError for those that do."""
+    for name, idle in _UNSUPPORTED.items():
+        if name not in loader:
+            continue
+        value = loader.pop(name)
+        asked = getattr(value, "value", value)
+        if not any(asked is one or (isinstance(one, str) and asked == one) for one in idle):
+            raise NotImplementedError(
+                f"{name}={asked!r} is not supported: neighbours are drawn uniformly, without "
+                "replacement, one directional subgraph for a batch"
+            )
+    loader.pop("is_sorted", None)
+
+
+def _seed_nodes(graph: Graph, input_nodes: Any) -> Tensor:
+    """Returns seed nodes as PyG's loader understands them: ids, a mask, or None for all nodes."""
+    if input_nodes is None:
+        return torch.arange(graph.nodes)
+    if isinstance(input_nodes, str) or (
+        isinstance(input_nodes, tuple) and input_nodes and isinstance(input_nodes[0], str)
+    ):
+        raise NotImplementedError(f"input_nodes={input_nodes!r}: nodes have one type; give ids")
+    nodes = torch.as_tensor(
+        np.asarray(input_nodes) if not torch.is_tensor(input_nodes) else input_nodes
+    )
+    if nodes.dtype == torch.bool:
+        if tuple(nodes.shape) != (graph.nodes,):
+            raise ShapeError(
+                f"a mask has one value for each of {graph.nodes} nodes, found {tuple(nodes.shape)}"
+            )
+        nodes = nodes.nonzero().view(-1)
+    if nodes.ndim != 1:
+        raise ShapeError(f"input_nodes have shape (n,), found {tuple(nodes.shape)}")
+    if nodes.numel() and nodes.is_floating_point():
+        raise DtypeError(f"input_nodes are integers or a mask, found {nodes.dtype}")
+    return nodes.to(torch.int64)
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -190,7 +283,15 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     - window: most batches whose rows are in flight.
     - together: most of them under one read plan.
     - memory: bytes for rows that are used again, or None.
-    - loader: arguments of torch's DataLoader.
+    - input_nodes: ids, a mask over all nodes, or None for all nodes. A seed may come again.
+    - seed: makes the neighbourhoods, and with `shuffle=True` the order, unless `generator` or
+      `sampler` is given. Both differ from epoch to epoch.
+    - loader: arguments of torch's DataLoader, and those of PyG's loader that are supported. Others
+      raise NotImplementedError.
+
+    `set_epoch` chooses the next epoch; the first is 1. `state_dict` has the place within an epoch,
+    and `load_state_dict` goes on there: batches before it are sampled again, not gathered. A batch
+    whose rows cannot be had stays the next one.
 
     The rows of an epoch are of one version, `version`: the one that is committed when the epoch
     begins. The next epoch has what was committed meanwhile; memory of another version is emptied.
@@ -202,7 +303,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         self,
         graph: Graph,
         num_neighbors: Sequence[int],
-        input_nodes: Any,
+        input_nodes: Any = None,
         *,
         attrs: Mapping[str, str] | None = None,
         seed: int = 0,
@@ -213,6 +314,13 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     ) -> None:
         if window < 1:
             raise ValueError(f"window must be at least 1, found {window}")
+        _refuse_unsupported(loader)
+        if isinstance(num_neighbors, Mapping) or not isinstance(num_neighbors, Sequence):
+            raise NotImplementedError("num_neighbors is a list of one number for each hop")
+        self._order = None
+        if loader.get("shuffle") and loader.get("generator") is None:
+            self._order = loader["generator"] = torch.Generator()
+        self._batches_done, self._n_skipped = 0, 0
         store = FeatureStore(graph, attrs)
         self._bounds = {
             "window": window * max(1, len(store.attrs)),
@@ -222,21 +330,46 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         }
         self._graph, self._pinned = graph, graph.at()
         self._queue = self._pinned.queue(**self._bounds)
-        if isinstance(input_nodes, np.ndarray):
-            input_nodes = torch.from_numpy(input_nodes)
         self.window = window
         self._wait_seconds, self._batches, self._rows = 0.0, 0, 0
         super().__init__(
             data=(store, GraphStore(graph)),
             num_neighbors=list(num_neighbors),
-            input_nodes=input_nodes,
+            input_nodes=_seed_nodes(graph, input_nodes),
             neighbor_sampler=NeighborSampler(graph, num_neighbors, seed=seed),
             filter_per_worker=False,
             **loader,
         )
 
+    def set_epoch(self, epoch: int) -> None:
+        """Makes `epoch`, 1 or more, the next one."""
+        if epoch < 1:
+            raise ValueError(f"epochs are counted from 1, found {epoch}")
+        self.node_sampler.epoch.fill_(epoch - 1)
+        self._batches_done, self._n_skipped = 0, 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Returns the seed, the epoch, and the batches of it that were handed out."""
+        epoch = int(self.node_sampler.epoch[0])
+        return {"seed": self.node_sampler.seed, "epoch": epoch, "batches": self._batches_done}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Makes the next iteration go on after the batches of `state`.
+
+        Raises ValueError for the state of a loader of another seed.
+        """
+        if state["seed"] != self.node_sampler.seed:
+            found, here = state["seed"], self.node_sampler.seed
+            raise ValueError(f"the state is of seed {found}, and the loader has seed {here}")
+        # Before the first epoch nothing was handed out.
+        self.set_epoch(max(1, state["epoch"]))
+        self._n_skipped = state["batches"]
+
     def __iter__(self) -> Iterator[Any]:
         self.node_sampler.epoch += 1
+        if self._order is not None:
+            epoch = int(self.node_sampler.epoch[0])
+            self._order.manual_seed(batch_seed(self.node_sampler.seed, epoch, []) >> 1)
         newest = self._graph.at()
         if newest.version_id != self._pinned.version_id:
             self._pinned, self._queue = newest, newest.queue(**self._bounds)
@@ -270,14 +403,21 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         sampled = super(torch_geometric.loader.NodeLoader, self)._get_iterator()
         return _WindowIterator(self, sampled)
 
-    def _submit(self, out: SamplerOutput) -> tuple[SamplerOutput, list[tuple[Tensor, Future]]]:
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
+    def _take_skipped(self) -> int:
+        """Returns the batches that the iteration which begins passes over."""
+        skipped, self._n_skipped = self._n_skipped, 0
+        self._batches_done = skipped
+        return skipped
+
+    def _transformed(self, out: SamplerOutput) -> SamplerOutput:
+        return self.transform_sampler_output(out) if self.transform_sampler_output else out
+
+    def _submit(self, out: SamplerOutput) -> list[tuple[Tensor, Future]]:
         store, ids, futures = self.data[0], out.node.numpy(), []
         for name in store.attrs.values():
             rows = empty(store.graph, name, len(ids), pin=self.pin_memory)
             futures.append((rows, self._queue.submit(name, ids, out=as_array(rows))))
-        return out, futures
+        return futures
 
     def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:
         start = time.perf_counter()
@@ -285,6 +425,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
             future.result()
         self._wait_seconds += time.perf_counter() - start
         self._batches += 1
+        self._batches_done += 1
         self._rows += sum(len(rows) for rows, _ in futures)
         stores, transform = self.data, self.transform_sampler_output
         ready = _BatchRows(stores[0], [rows for rows, _ in futures])
@@ -322,35 +463,67 @@ class _BatchRows(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return tuple(self._get_tensor(attr).shape)
 
 
+class _BatchInFlight:
+    """A sampled batch; its rows are on their way, or are to be asked for."""
+
+    def __init__(self, out: SamplerOutput) -> None:
+        self.out = out
+        self.futures: list[tuple[Tensor, Future]] | None = None
+
+    def submit(self, loader: NeighborLoader) -> list[tuple[Tensor, Future]]:
+        if self.futures is None:
+            self.futures = loader._submit(self.out)
+        return self.futures
+
+    def finish(self, loader: NeighborLoader) -> Any:
+        """Returns the batch. After a failure its rows are asked for again."""
+        futures = self.submit(loader)
+        try:
+            return loader._finish(self.out, futures)
+        except BaseException:
+            self.futures = None
+            raise
+
+
 class _WindowIterator:
     """Batches in order, with the rows of later ones in flight."""
 
     def __init__(self, loader: NeighborLoader, sampled: Iterator[SamplerOutput]) -> None:
         self.loader, self.sampled = loader, sampled
-        self.in_flight: deque[tuple[SamplerOutput, list[tuple[Tensor, Future]]]] = deque()
+        self.in_flight: deque[_BatchInFlight] = deque()
         self.is_exhausted = False
+        self.n_skipped = loader._take_skipped()
 
     def __iter__(self) -> _WindowIterator:
         return self
 
     def __next__(self) -> Any:
+        for _ in range(self.n_skipped):
+            next(self.sampled)
+            self.n_skipped -= 1
         # Two submissions per batch until the window is full, so that the first batch is fast.
         for _ in range(2):
             if self.is_exhausted or len(self.in_flight) >= self.loader.window:
                 break
             try:
-                self.in_flight.append(self.loader._submit(next(self.sampled)))
+                out = self.loader._transformed(next(self.sampled))
             except StopIteration:
                 self.is_exhausted = True
+                break
+            self.in_flight.append(_BatchInFlight(out))
+            self.in_flight[-1].submit(self.loader)
         if not self.in_flight:
             raise StopIteration
-        return self.loader._finish(*self.in_flight.popleft())
+        batch = self.in_flight[0].finish(self.loader)
+        self.in_flight.popleft()
+        return batch
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Starts the next epoch of workers that persist."""
         self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
         self.in_flight.clear()
         self.is_exhausted = False
+        self.n_skipped = self.loader._take_skipped()
 
 
 @torch.no_grad()

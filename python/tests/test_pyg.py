@@ -249,10 +249,141 @@ def test_graph_store(sample: Sample, graph: lodestore.Graph) -> None:
         lpyg.GraphStore(graph, torch.int16)
 
 
-def test_seeds_that_repeat_are_refused(graph: lodestore.Graph) -> None:
-    loader = lpyg.NeighborLoader(graph, [2], torch.tensor([1, 1]), batch_size=2)
-    with pytest.raises(ValueError, match="repeat"):
-        next(iter(loader))
+@pytest.mark.parametrize("fanout", [[-1, -1], [3, 2], [4]])
+def test_a_seed_that_comes_again_has_its_output_again(
+    graph: lodestore.Graph, fanout: list[int]
+) -> None:
+    seeds = torch.tensor([7, 3, 7, 9, 3, 7])
+    batch = next(iter(lpyg.NeighborLoader(graph, fanout, seeds, batch_size=6)))
+    assert batch.n_id[:6].tolist() == seeds.tolist()
+    assert len(set(batch.n_id[6:].tolist()) & {3, 7, 9}) == 0
+    sources = batch.n_id[batch.edge_index[0]]
+    into = [
+        sorted(zip(sources[at].tolist(), batch.e_id[at].tolist(), strict=True))
+        for at in (batch.edge_index[1] == place for place in range(6))
+    ]
+    assert into[0] == into[2] == into[5] and into[1] == into[4]
+    assert sum(batch.num_sampled_nodes) == batch.num_nodes
+    assert sum(batch.num_sampled_edges) == batch.num_edges
+    # Edges of each hop end at nodes of the hops before, which models that trim rely on.
+    known, at = 0, 0
+    for hop, n_edges in enumerate(batch.num_sampled_edges):
+        known += batch.num_sampled_nodes[hop]
+        assert (batch.edge_index[1][at : at + n_edges] < known).all()
+        at += n_edges
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("replace", True),
+        ("disjoint", True),
+        ("directed", False),
+        ("subgraph_type", "induced"),
+        ("temporal_strategy", "last"),
+        ("time_attr", "time"),
+        ("input_time", torch.zeros(3)),
+        ("weight_attr", "weight"),
+        ("neighbor_sampler", object()),
+        ("filter_per_worker", True),
+        ("input_nodes", "paper"),
+        ("input_nodes", ("paper", [1])),
+        ("num_neighbors", {("a", "to", "b"): [1]}),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(
+    graph: lodestore.Graph, name: str, value: Any
+) -> None:
+    arguments = {"num_neighbors": [2], "input_nodes": [1, 2], name: value}
+    with pytest.raises(NotImplementedError, match=name):
+        lpyg.NeighborLoader(graph, **arguments)
+
+
+def test_arguments_that_ask_for_nothing_are_taken(graph: lodestore.Graph) -> None:
+    idle: dict[str, Any] = {
+        "replace": False,
+        "disjoint": False,
+        "directed": True,
+        "subgraph_type": "directional",
+        "temporal_strategy": "uniform",
+        "time_attr": None,
+        "input_time": None,
+        "weight_attr": None,
+        "is_sorted": True,
+        "neighbor_sampler": None,
+    }
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2])]
+    assert [flat(batch) for batch in loader_of(graph, [3, 2], **idle)] == expected
+    with pytest.raises(TypeError, match="colour"):
+        loader_of(graph, [3], colour=1)
+
+
+def test_seeds_are_ids_a_mask_or_all_nodes(sample: Sample, graph: lodestore.Graph) -> None:
+    def seeds(nodes: Any) -> list[int]:
+        loader = lpyg.NeighborLoader(graph, [1], nodes, batch_size=64)
+        return [node for batch in loader for node in batch.n_id[: batch.batch_size].tolist()]
+
+    assert seeds(None) == list(range(N_NODES))
+    assert seeds([5, 1]) == seeds(np.array([5, 1], np.uint32)) == seeds((5, 1)) == [5, 1]
+    mask = sample.splits == 0
+    assert seeds(mask) == seeds(torch.from_numpy(mask)) == np.flatnonzero(mask).tolist()
+    assert seeds([0]) == [0]
+    assert seeds([]) == []
+    with pytest.raises(ValueError, match="mask has one value"):
+        seeds(mask[:-1])
+    with pytest.raises(TypeError, match="integers or a mask"):
+        seeds([0.5])
+
+
+def test_the_seed_makes_the_order_and_a_loader_goes_on_where_it_was(
+    graph: lodestore.Graph,
+) -> None:
+    more: dict[str, Any] = {"shuffle": True, "batch_size": 16}
+    loader = loader_of(graph, [3, 2], **more)
+    epochs = [[flat(batch) for batch in loader] for _ in range(2)]
+    again = loader_of(graph, [3, 2], **more)
+    assert [[flat(batch) for batch in again] for _ in range(2)] == epochs
+    assert epochs[0] != epochs[1]
+    assert [flat(batch) for batch in loader_of(graph, [3, 2], **more | {"seed": 4})] != epochs[0]
+    again.set_epoch(1)
+    assert [flat(batch) for batch in again] == epochs[0]
+    for workers in [0, 2]:
+        first = loader_of(graph, [3, 2], num_workers=workers, **more)
+        batches = iter(first)
+        next(batches), next(batches)
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        assert state == {"seed": 3, "epoch": 1, "batches": 2}
+        second = loader_of(graph, [3, 2], num_workers=workers, **more)
+        second.load_state_dict(state)
+        assert [flat(batch) for batch in second] == epochs[0][2:]
+        assert [flat(batch) for batch in second] == epochs[1]
+    with pytest.raises(ValueError, match="seed 3"):
+        loader_of(graph, [3], seed=4).load_state_dict(state)
+
+
+def test_a_batch_whose_rows_cannot_be_had_comes_next(
+    graph: lodestore.Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2], batch_size=16)]
+    loader = loader_of(graph, [3, 2], batch_size=16)
+    finish, calls = loader._finish, []
+
+    def failing(*of_batch: Any) -> Any:
+        calls.append(1)
+        if len(calls) in (1, 3, 4):
+            raise ConnectionError("the server is away")
+        return finish(*of_batch)
+
+    monkeypatch.setattr(loader, "_finish", failing)
+    batches, found, n_failed = iter(loader), [], 0
+    while True:
+        try:
+            found.append(flat(next(batches)))
+        except ConnectionError:
+            n_failed += 1
+        except StopIteration:
+            break
+    assert (found, n_failed) == (expected, 3)
 
 
 def whole(sample: Sample) -> Any:

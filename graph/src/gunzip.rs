@@ -7,36 +7,29 @@ use flate2::bufread::GzDecoder;
 /// The plain bytes of members of gzip, one after the other. Zeros after a member are padding, as
 /// tapes and some programs write it.
 pub struct Gunzip<R> {
-    member: Member<R>,
-}
-
-enum Member<R> {
-    Open(GzDecoder<R>),
-    /// After the last one.
-    None,
+    /// `None` after the last one.
+    member: Option<GzDecoder<R>>,
 }
 
 impl<R: BufRead> Gunzip<R> {
     /// Returns the plain bytes of what `reader` reads.
     pub fn new(reader: R) -> Self {
-        Self { member: Member::Open(GzDecoder::new(reader)) }
+        Self { member: Some(GzDecoder::new(reader)) }
     }
 }
 
 impl<R: BufRead> Read for Gunzip<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
-            let Member::Open(member) = &mut self.member else { return Ok(0) };
+            let Some(member) = &mut self.member else { return Ok(0) };
             let n_read = member.read(bytes)?;
             if n_read > 0 || bytes.is_empty() {
                 return Ok(n_read);
             }
             skip_zeros(member.get_mut())?;
             let is_last = member.get_mut().fill_buf()?.is_empty();
-            let ended = std::mem::replace(&mut self.member, Member::None);
-            if let (Member::Open(member), false) = (ended, is_last) {
-                self.member = Member::Open(GzDecoder::new(member.into_inner()));
-            }
+            let ended = self.member.take().filter(|_| !is_last);
+            self.member = ended.map(|member| GzDecoder::new(member.into_inner()));
         }
     }
 }

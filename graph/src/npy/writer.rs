@@ -1,6 +1,6 @@
 //! Streaming a `.npy` file whose shape is known beforehand.
 
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IntoInnerError, Write};
 use std::path::{Path, PathBuf};
 
 use super::{NpyError, NpyFault, NpyType, header};
@@ -54,7 +54,7 @@ impl NpyWriter {
         if self.written_bytes != self.expected_bytes {
             return Err(self.wrong_bytes(self.written_bytes));
         }
-        let written = self.file.into_inner().map_err(|error| error.into_error());
+        let written = self.file.into_inner().map_err(IntoInnerError::into_error);
         let committed = written.and_then(OutputFile::commit);
         Ok(committed.map_err(FileError::at(&self.path, "write"))?)
     }

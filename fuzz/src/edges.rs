@@ -52,6 +52,7 @@ fn in_pieces(
 
 /// Returns the number of lines that are neither blank nor comments.
 fn n_edges_of(text: &[u8]) -> usize {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !matches!(line.first(), None | Some(b'#' | b'%'))).count()
 }
@@ -92,11 +93,13 @@ fn from_file(
 
 /// Returns edges with blanks, commas, comments, columns; plain and compressed.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let texts: [&[u8]; 4] = [
+    let texts: [&[u8]; 6] = [
         b"0 1\n2\t3\r\n# no edge\n\n4,5\n6 , 7",
         b"1 2 0.5\n3 4 x\n% 5 6\n",
         b"4294967294 0\n18446744073709551616 1\n",
         b"12345678901234567890123 1\n-1 2\n",
+        b"\xef\xbb\xbf1,2,,x\n3,4,5,6\n7 8 {}\n",
+        b"\"0\",\"1.5e3\"\n%%MatrixMarket\n",
     ];
     let plain = texts.iter().flat_map(|text| [0, 4].map(|kind| [&[kind, 3, 0], *text].concat()));
     let packed = zstd::bulk::compress(texts[0], 1).expect("room in memory");

@@ -292,7 +292,7 @@ impl<'a> CatalogPlan<'a> {
         let deltas = plans.iter().flat_map(|plan| &plan.deltas);
         let mut deltas: Vec<TensorDelta> = deltas.cloned().collect();
         let neighbour = newest_neighbour(graph, part);
-        let of_neighbour = neighbour.as_ref().and_then(|commits| commits.last());
+        let of_neighbour = neighbour.as_ref().and_then(|neighbour| neighbour.commits.last());
         let of_neighbour = of_neighbour.map_or(0, |version| version.number);
         let adopted = adopt(&contents, &records, &mut deltas, of_neighbour);
         let segments = records.iter().map(|record| record.version);
@@ -307,12 +307,12 @@ impl<'a> CatalogPlan<'a> {
         if let Some(old) = &contents.catalog {
             // A file may be of a commit that another one has repeated.
             commits.extend(old.commits(version).unwrap_or_default());
-        } else if let Some(commits_of_neighbour) = neighbour {
+        } else if let Some(neighbour) = neighbour {
             // Versions after the newest file are not claimed: nothing here shows whether they
             // changed a row of this partition. The next opening for writing decides that.
             let newest = commits.iter().find(|it| it.number == version && it.commit.is_known());
-            if newest.is_some_and(|it| commits_of_neighbour.contains(it)) {
-                commits.extend(commits_of_neighbour);
+            if newest.is_some_and(|it| neighbour.has_made(it)) {
+                commits.extend(neighbour.commits);
             }
         }
         commits.retain(|it| it.number <= version && it.commit.is_known());
@@ -474,28 +474,56 @@ fn commits_of_files(
     commits
 }
 
-/// Returns the last commits of the partition of the folder that has the highest version, its own at
-/// the end; `None` where no catalog of another partition can be read.
-fn newest_neighbour(graph: &Graph, part: PartId) -> Option<Vec<VersionId>> {
-    let mut newest: Option<Vec<VersionId>> = None;
+/// Another partition of the folder.
+struct Neighbour {
+    /// Its last commits, ascending.
+    commits: Vec<VersionId>,
+    /// Versions with the ids that its files tell: of the first steps of their commits here. Over
+    /// several servers the commit may have another one.
+    of_files: Vec<VersionId>,
+}
+
+impl Neighbour {
+    fn read(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Self, StoreError> {
+        let number = catalog.current_version()?;
+        let mut commits = catalog.commits(number)?;
+        if commits.last().is_none_or(|last| last.number < number) {
+            commits.push(VersionId::new(number, CommitId::UNKNOWN));
+        }
+        let (mut records, mut deltas) = (Vec::new(), Vec::new());
+        for spec in &graph.meta().tensors {
+            for (version, record) in catalog.segments(&spec.name)? {
+                let tensor = spec.name.clone();
+                records.push(TensorRecord { tensor, version, record, lost: None });
+            }
+            for delta in catalog.deltas(&spec.name)? {
+                deltas.push(TensorDelta { tensor: spec.name.clone(), delta, is_prepared: false });
+            }
+        }
+        Ok(Self { commits, of_files: commits_of_files(part, &records, &deltas) })
+    }
+
+    /// Returns whether it took part in the commit whose id a file tells.
+    fn has_made(&self, told: &VersionId) -> bool {
+        self.commits.contains(told) || self.of_files.contains(told)
+    }
+}
+
+/// Returns the partition of the folder that has the highest version; `None` where no catalog of
+/// another partition can be read.
+fn newest_neighbour(graph: &Graph, part: PartId) -> Option<Neighbour> {
+    let mut newest: Option<Neighbour> = None;
     for other in graph.local_parts() {
         if other == part {
             continue;
         }
-        let read = graph.with_catalog(other, |catalog| {
-            let number = catalog.current_version()?;
-            let mut commits = catalog.commits(number)?;
-            if commits.last().is_none_or(|last| last.number < number) {
-                commits.push(VersionId::new(number, CommitId::UNKNOWN));
-            }
-            Ok(commits)
-        });
-        let Ok(commits) = read else { continue };
-        let is_newer = |known: &Vec<VersionId>| {
-            known.last().map(|it| it.number) < commits.last().map(|it| it.number)
+        let read = graph.with_catalog(other, |catalog| Neighbour::read(graph, other, &catalog));
+        let Ok(found) = read else { continue };
+        let is_newer = |known: &Neighbour| {
+            known.commits.last().map(|it| it.number) < found.commits.last().map(|it| it.number)
         };
         if newest.as_ref().is_none_or(is_newer) {
-            newest = Some(commits);
+            newest = Some(found);
         }
     }
     newest

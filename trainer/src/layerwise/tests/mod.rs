@@ -99,7 +99,7 @@ pub(crate) fn sources() -> WorkerSources {
     source.add("feat", Dtype::F32, WIDTH as u32, bytes).unwrap();
     let labels: Vec<i64> = (0..i64::from(N_NODES)).map(|i| i % 4).collect();
     source.add("label", Dtype::I64, 1, bytemuck::cast_slice(&labels).to_vec()).unwrap();
-    let splits = (0..N_NODES).map(|i| [0, 1, 2, 2, 9][i as usize % 5]).collect();
+    let splits = (0..N_NODES).map(|i| [0, 1, 2, 2, 255][i as usize % 5]).collect();
     source.add("split", Dtype::U8, 1, splits).unwrap();
     let source = Arc::new(source);
     WorkerSources {

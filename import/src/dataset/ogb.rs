@@ -19,7 +19,8 @@ use crate::config::TensorFile;
 use crate::error::{Error, node_count, refused};
 
 /// Folders of the datasets that store each undirected edge once (`add_inverse_edge` of the
-/// benchmark's table), as its downloads are named; `-` and `_` are the same.
+/// benchmark's table), as its downloads are named: with the framework behind, where one is meant.
+/// `-` and `_` are the same.
 const UNDIRECTED: [&str; 2] = ["ogbn_products", "ogbn_proteins"];
 /// Files of lists of nodes, in the order of the values of a split.
 const SETS: [&str; 3] = ["train", "valid", "test"];
@@ -44,7 +45,8 @@ pub(super) fn open(dir: &Path, scratch: TempDir) -> Result<Dataset, Error> {
         false => of_text(&raw, scratch)?,
     };
     let name = folder_name(dir).to_lowercase().replace('-', "_");
-    if UNDIRECTED.contains(&name.as_str()) {
+    let of_framework = ["_pyg", "_dgl"].iter().find_map(|end| name.strip_suffix(end));
+    if UNDIRECTED.contains(&of_framework.unwrap_or(&name)) {
         dataset.direction = Direction::Undirected;
         dataset.notes.push(format!("each edge stands for both directions, as in OGB's {name}"));
     }

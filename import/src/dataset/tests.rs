@@ -243,8 +243,9 @@ fn what_is_left_out_is_reported() {
 fn only_some_datasets_store_one_direction() {
     let names = [
         ("ogbn_products", true),
+        ("ogbn_products_pyg", true),
         ("ogbn-proteins", true),
-        ("ogbn_arxiv", false),
+        ("ogbn_arxiv_pyg", false),
         ("byproducts_citations", false),
         ("my_ogbn_products", false),
     ];

@@ -56,6 +56,6 @@ pub use book::{BookError, PartitionBook};
 pub use file_error::FileError;
 pub use gunzip::Gunzip;
 pub use ids::{NodeId, PartId};
-pub use output_file::{OutputFile, OutputPlace};
+pub use output_file::{OutputFile, OutputPlace, is_stream};
 pub use partition::steps::{forget_peak_rss, peak_rss_bytes};
 pub use splitmix64::splitmix64;

@@ -25,13 +25,11 @@ impl OutputPlace {
     ///
     /// Fails for a folder, and for links that lead in a circle.
     pub fn of(path: &Path) -> io::Result<Self> {
-        if let Ok(found) = fs::metadata(path) {
-            if found.is_dir() {
-                return Err(io::ErrorKind::IsADirectory.into());
-            }
-            if !found.is_file() {
-                return Ok(Self::Stream(path.to_owned()));
-            }
+        if path.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if is_stream(path) {
+            return Ok(Self::Stream(path.to_owned()));
         }
         let mut place = path.to_owned();
         for _ in 0..MAX_LINKS {
@@ -46,6 +44,12 @@ impl OutputPlace {
         }
         Err(io::Error::other("too many links, one behind the other"))
     }
+}
+
+/// Returns whether `path` leads to a pipe, a socket or a device: what can be read once, if at all.
+#[must_use]
+pub fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// A file that is being written.

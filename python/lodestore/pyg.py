@@ -172,9 +172,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         nodes = index.node.detach().cpu().numpy()
         first = np.sort(np.unique(nodes, return_index=True)[1])
         drawn = self.sampler.sample(nodes[first], seed=self.batch_seed(nodes))
-        node, row, col, edge, n_nodes, n_edges = drawn
         if len(first) < len(nodes):
-            node, row, col, edge, n_nodes, n_edges = _with_repeats(nodes, first, drawn)
+            drawn = _with_repeats(nodes, first, drawn)
+        node, row, col, edge, n_nodes, n_edges = drawn
         return SamplerOutput(
             node=torch.from_numpy(node),
             row=torch.from_numpy(row),
@@ -205,8 +205,7 @@ def _with_repeats(nodes: Any, first: Any, drawn: Any) -> Any:
     order = np.argsort(col[:hop], kind="stable")
     counts = np.bincount(col[:hop], minlength=len(first))
     starts = np.cumsum(counts) - counts
-    copied = [order[starts[seed] : starts[seed] + counts[seed]] for seed in of_repeat]
-    copies = np.concatenate(copied) if copied else np.empty(0, np.int64)
+    copies = np.concatenate([order[starts[seed] :][: counts[seed]] for seed in of_repeat])
     ends = np.repeat(repeats, counts[of_repeat])
 
     def grown(values: Any, new: Any) -> Any:
@@ -320,7 +319,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         self._order = None
         if loader.get("shuffle") and loader.get("generator") is None:
             self._order = loader["generator"] = torch.Generator()
-        self._batches_done, self._n_skipped = 0, 0
+        self._batches_done = 0
+        self._n_skipped = 0
         store = FeatureStore(graph, attrs)
         self._bounds = {
             "window": window * max(1, len(store.attrs)),
@@ -346,7 +346,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if epoch < 1:
             raise ValueError(f"epochs are counted from 1, found {epoch}")
         self.node_sampler.epoch.fill_(epoch - 1)
-        self._batches_done, self._n_skipped = 0, 0
+        self._batches_done = 0
+        self._n_skipped = 0
 
     def state_dict(self) -> dict[str, int]:
         """Returns the seed, the epoch, and the batches of it that were handed out."""

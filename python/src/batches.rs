@@ -85,8 +85,16 @@ impl Batches {
             let infos = tensors.iter().map(|name| opened.tensor(name).cloned());
             let tensors = infos.collect::<Result<Vec<_>, Error>>()?;
             let pinned = signals::run(py, move || opened.pinned())?;
-            let (next, waits, state) = (AtomicU32::new(0), WaitStats::default(), PerProcess::new());
-            Ok(Self { graph, schedule, tensors, config, pinned, next, waits, state })
+            Ok(Self {
+                graph,
+                schedule,
+                tensors,
+                config,
+                pinned,
+                next: AtomicU32::new(0),
+                waits: WaitStats::default(),
+                state: PerProcess::new(),
+            })
         })
     }
 

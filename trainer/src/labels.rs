@@ -252,7 +252,7 @@ fn named_by_the_import(
     let (TrainError::Label { node, .. } | TrainError::Split { node, .. }) = &mut error else {
         return error;
     };
-    // Who has no such ids is told the node's own.
+    // Where the source has no such ids, the message has the graph's own.
     let read = || -> Result<Option<i64>, TrainError> {
         let mut column = Column::open(sources, owned, EXTERNAL_ID_TENSOR)?;
         Ok(column.read::<i64>(&[node.internal])?.first().copied())

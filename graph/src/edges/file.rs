@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::text::Compression;
 use super::{ArrayEdges, EdgeError, EdgeStream, ExtraColumns, IdWidth, ReadAhead, TextEdges};
+use crate::output_file::is_stream;
 
 /// How edges are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl EdgeFile {
     /// in proportion to the number of edges (see [`ArrayEdges::open_npy`]). Passes read ahead.
     pub fn open(&self, n_nodes: Option<u32>) -> Result<Box<dyn EdgeStream>, EdgeError> {
         let path = &self.path;
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        if is_stream(path) {
             return Err(EdgeError::Stream { path: path.clone() });
         }
         let format = self.format()?;

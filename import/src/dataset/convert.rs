@@ -97,13 +97,8 @@ impl<'a> Numbers<'a> {
     /// Writes them as integers of shape (N,) or (N, W) to an `.npy` file. Several of a row that are
     /// all 0 or 1 become u8, as labels of which a node may have several are.
     pub(super) fn write_integers(&self, out: &Path) -> Result<(), Error> {
-        let is_wide = self.shape.get(1).is_some_and(|&width| width > 1);
-        if is_wide {
-            let flags: Result<Option<Vec<u8>>, Error> =
-                (0..self.len()).map(|i| self.integer(i).map(flag)).collect();
-            if let Some(flags) = flags? {
-                return Ok(NpyWriter::write(out, NpyType::U8, self.shape, &flags)?);
-            }
+        if let Some(flags) = flags(self.shape, (0..self.len()).map(|i| self.integer(i)))? {
+            return Ok(NpyWriter::write(out, NpyType::U8, self.shape, &flags)?);
         }
         let mut file = NpyWriter::create(out, NpyType::I64, self.shape)?;
         let mut chunk = Vec::with_capacity(CHUNK.min(self.len()));
@@ -159,9 +154,7 @@ pub(super) fn text_integers(
     check_rows(path, n_nodes, n_rows)?;
     let out = scratch.join(format!("{name}.npy"));
     let shape = if width == 1 { vec![n_rows] } else { vec![n_rows, width as u64] };
-    let flags: Option<Vec<u8>> =
-        if width > 1 { all.iter().copied().map(flag).collect() } else { None };
-    match flags {
+    match flags(&shape, all.iter().copied().map(Ok))? {
         Some(flags) => NpyWriter::write(&out, NpyType::U8, &shape, &flags)?,
         None => NpyWriter::write(&out, NpyType::I64, &shape, bytemuck::cast_slice(&all))?,
     }
@@ -176,9 +169,16 @@ pub(super) fn check_rows(path: &Path, n_nodes: u32, found: u64) -> Result<(), Er
     Err(refused(path, format!("expected {n_nodes} rows, one for each node, found {found}")))
 }
 
-/// Returns a number that is 0 or 1.
-fn flag(number: i64) -> Option<u8> {
-    u8::try_from(number).ok().filter(|&flag| flag <= 1)
+/// Returns numbers of shape (N, W) as flags, where W is more than 1 and all are 0 or 1.
+fn flags(
+    shape: &[u64],
+    numbers: impl Iterator<Item = Result<i64, Error>>,
+) -> Result<Option<Vec<u8>>, Error> {
+    if shape.get(1).is_none_or(|&width| width <= 1) {
+        return Ok(None);
+    }
+    let flag = |number: i64| u8::try_from(number).ok().filter(|&flag| flag <= 1);
+    numbers.map(|number| number.map(flag)).collect()
 }
 
 /// Passes the numbers of each line of a text to `take`. Returns the lines, and the numbers of each,

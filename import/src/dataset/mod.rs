@@ -90,9 +90,15 @@ impl Dataset {
 
     /// Returns the dataset of these edges alone, of one direction.
     fn new(edges: EdgeFile, nodes: u32, scratch: TempDir) -> Self {
-        let (tensors, warnings, notes) = (Vec::new(), Vec::new(), Vec::new());
-        let (edges, direction) = (EdgeFiles::one(edges), Direction::Directed);
-        Self { edges, tensors, nodes, direction, warnings, notes, scratch }
+        Self {
+            edges: EdgeFiles::one(edges),
+            tensors: Vec::new(),
+            nodes,
+            direction: Direction::Directed,
+            warnings: Vec::new(),
+            notes: Vec::new(),
+            scratch,
+        }
     }
 
     /// Returns the folder of converted files.

@@ -255,7 +255,11 @@ fn only_some_datasets_store_one_direction() {
         fs::rename(folder.path(), &path).unwrap();
         let dataset = Dataset::open(Layout::Ogb, &path, &folder.0.path().join("g")).unwrap();
         assert_eq!(dataset.direction, expected.into(), "{name}");
-        assert_eq!(dataset.notes.len(), usize::from(expected), "what is taken from a name is told");
+        assert_eq!(
+            dataset.notes.len(),
+            usize::from(expected),
+            "a direction from the name is reported"
+        );
     }
 }
 

@@ -7,6 +7,7 @@ mod npz_member;
 
 use std::path::Path;
 
+use lodestore_graph::is_stream;
 use lodestore_graph::npy::NpyType;
 
 pub use dense::DenseSource;
@@ -47,7 +48,7 @@ pub trait TensorSource: Send + Sync {
 /// `.safetensors` (one tensor). `FILE.npz:NAME` and `FILE.safetensors:NAME` name one of several.
 pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
     let (path, member) = file_and_member(path);
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+    if is_stream(path) {
         let reason = "a pipe or a device; rows are read in any order: save them to a file";
         return Err(SourceError::content(path, reason));
     }

@@ -163,17 +163,22 @@ fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_as_that_commit(
     assert_eq!(live.version_id().unwrap(), made, "both have recorded the same commit");
 }
 
+/// Commits versions 2 and 3, and brings both partitions back to version 2. Returns a copy of
+/// partition 1 at version 3.
+fn partition_of_another_history(ring: &Ring) -> Copied {
+    commit_all(&writer(ring), 1);
+    let [first, second] = [0, 1].map(|part| Copied::of(ring, part));
+    commit_all(&writer(ring), 2);
+    let of_other_history = Copied::of(ring, 1);
+    first.bring_back();
+    second.bring_back();
+    of_other_history
+}
+
 #[test]
 fn partitions_that_made_a_version_by_different_commits_are_refused() {
     let ring = ring(N_NODES, 2, 2);
-    let live = writer(&ring);
-    commit_all(&live, 1);
-    drop(live);
-    let [first, second] = [0, 1].map(|part| Copied::of(&ring, part));
-    commit_all(&writer(&ring), 2);
-    let of_other_history = Copied::of(&ring, 1);
-    first.bring_back();
-    second.bring_back();
+    let of_other_history = partition_of_another_history(&ring);
     commit_all(&writer(&ring), 3);
     // The copy has the number of the other partition, and another commit.
     of_other_history.bring_back();
@@ -192,14 +197,7 @@ fn partitions_that_made_a_version_by_different_commits_are_refused() {
 #[test]
 fn a_partition_that_lags_in_another_history_is_not_rolled_forward() {
     let ring = ring(N_NODES, 2, 2);
-    let live = writer(&ring);
-    commit_all(&live, 1);
-    drop(live);
-    let [first, second] = [0, 1].map(|part| Copied::of(&ring, part));
-    commit_all(&writer(&ring), 2);
-    let of_other_history = Copied::of(&ring, 1);
-    first.bring_back();
-    second.bring_back();
+    let of_other_history = partition_of_another_history(&ring);
     let live = writer(&ring);
     commit_all(&live, 3);
     put(&live, "feat", &[0], 4);

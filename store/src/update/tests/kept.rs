@@ -25,7 +25,7 @@ fn commit(live: &GraphHandle) -> u32 {
     version
 }
 
-/// Returns the id of a commit that was drawn so many hours ago.
+/// Returns a commit id whose time is that number of hours ago.
 fn drawn_before(hours: u64) -> CommitId {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let at = (now - Duration::from_hours(hours)).as_millis() as u64;

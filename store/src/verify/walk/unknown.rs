@@ -62,35 +62,32 @@ impl Walk<'_> {
                 Err(_) => return,
             }
         }
-        self.list_unknown(order, dir, &known);
-        if let Err(error) = self.list_later(dir, part, catalog, &known) {
+        let unknown = self.list_unknown(order, dir, &known);
+        if let Err(error) = self.list_later(dir, part, catalog, &unknown) {
             self.findings.add_error(order, dir, None, error);
         }
     }
 
-    /// Looks for files that keep the partition from being opened for writing.
+    /// Looks among unknown files for those that keep the partition from being opened for writing.
     fn list_later(
         &self,
         dir: &Path,
         part: PartId,
         catalog: &Catalog,
-        known: &BTreeSet<String>,
+        unknown: &[String],
     ) -> Result<(), StoreError> {
-        let (graph, committed) = (self.graph, catalog.current_version()?);
         if catalog.has_losses()? {
             // The next repair puts them in quarantine.
             return Ok(());
         }
-        let device = &**graph.device();
-        for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
-            let name = &entry.name;
+        let graph = self.graph;
+        let committed = catalog.current_version()?;
+        for name in unknown {
             let tensors = graph.meta().tensors.iter();
             let mut of =
                 tensors.filter_map(|spec| Some((newest_version_of(name, &spec.name)?, spec)));
-            let later = of.find(|(of, _)| *of > committed && !known.contains(name));
-            let Some((of, spec)) = later else { continue };
-            let is_read = holds_only_pending(graph, part, catalog, spec, name, of);
-            match is_read {
+            let Some((of, spec)) = of.find(|(of, _)| *of > committed) else { continue };
+            match holds_only_pending(graph, part, catalog, spec, name, of) {
                 Ok(true) => {}
                 // A commit that runs has moved on since the catalog was opened.
                 _ if graph.catalog(part)?.current_version()? >= of => {}
@@ -102,13 +99,19 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) {
+    /// Reports what is in `dir` and not in `known`; returns the names.
+    fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) -> Vec<String> {
         match self.graph.device().list(dir).map_err(StoreError::io(dir, "list")) {
             Ok(entries) => {
-                let unknown = entries.iter().filter(|entry| !known.contains(&entry.name));
-                unknown.for_each(|entry| self.findings.add_unknown(&dir.join(&entry.name)));
+                let names = entries.into_iter().map(|entry| entry.name);
+                let unknown: Vec<String> = names.filter(|name| !known.contains(name)).collect();
+                unknown.iter().for_each(|name| self.findings.add_unknown(&dir.join(name)));
+                unknown
             }
-            Err(error) => self.findings.add_error(order, dir, None, error),
+            Err(error) => {
+                self.findings.add_error(order, dir, None, error);
+                Vec::new()
+            }
         }
     }
 }

@@ -307,7 +307,9 @@ fn is_matrix_market(text: &[u8]) -> bool {
 /// Counts the columns of a line whose first two are not in `rest`; `None` where no columns follow,
 /// but a comment or a list of attributes.
 fn columns(rest: &[u8]) -> Option<u32> {
-    let (mut n_columns, mut in_column, mut commas) = (2, false, 0);
+    let mut n_columns = 2;
+    let mut in_column = false;
+    let mut commas = 0;
     for &byte in rest {
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' => in_column = false,
@@ -319,7 +321,8 @@ fn columns(rest: &[u8]) -> Option<u32> {
             // A comma that no column follows ends the line, as some programs write it.
             _ if !in_column => {
                 n_columns += commas.max(1);
-                (in_column, commas) = (true, 0);
+                in_column = true;
+                commas = 0;
             }
             _ => {}
         }

@@ -219,7 +219,7 @@ fn an_evaluation_takes_the_memory_that_it_is_allowed() {
             "train --graph {graph} --workers 2 --epochs 1 --batch 100 --fanout 5,5,5 --hidden 100 \
              --evaluate-every 0 --reader pread --json {more}"
         );
-        lode_line(&line).succeeded().json()["peak_rss_bytes"].as_u64().unwrap()
+        lode_line(&line).succeeded().json()["peak_anonymous_bytes"].as_u64().unwrap()
     };
     let (without, small, large) =
         (peak("--no-test"), peak("--evaluation-memory 16MiB"), peak("--evaluation-memory 1GiB"));

@@ -29,7 +29,7 @@ fn a_small_one_reports_what_scripts_rely_on() {
     assert_eq!(report["servers"].as_array().unwrap().len(), 2);
     assert_eq!(report["import"]["nodes"], 3000);
     assert_eq!(report["import"]["parts"].as_array().unwrap().len(), 4);
-    for key in ["graph", "edges", "seconds", "peak_rss_bytes"] {
+    for key in ["graph", "edges", "seconds", "peak_anonymous_bytes"] {
         assert!(!report["import"][key].is_null(), "import {key}");
     }
     for strategy in ["ondemand", "rapid"] {
@@ -48,7 +48,7 @@ fn check_train_report(report: &Value, strategy: &str) {
     assert_eq!(report["rows_from"], "servers");
     assert_eq!(report["device"], "cpu");
     assert!(report["test_accuracy"].is_f64());
-    assert!(report["peak_rss_bytes"].is_u64());
+    assert!(report["peak_anonymous_bytes"].is_u64());
     let epochs = report["epochs"].as_array().unwrap();
     assert_eq!(epochs.len(), 2);
     for key in ["seconds", "loss", "accuracy", "hit_rate", "wait_seconds"] {

@@ -99,6 +99,16 @@ struct World {
     n_folders: usize,
     n_refused: usize,
     n_checked: usize,
+    /// What was done so far, and with which folder.
+    steps: Vec<(usize, usize)>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("seed {}: step and folder of each: {:?}", self.seed, self.steps);
+        }
+    }
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -181,6 +191,7 @@ impl World {
             n_folders: 1,
             n_refused: 0,
             n_checked: 0,
+            steps: Vec::new(),
             dir,
         }
     }
@@ -428,7 +439,9 @@ impl World {
     fn step(&mut self) {
         let at = self.random.below(self.folders.len());
         let n_backups = self.backups.len();
-        match self.random.below(40) {
+        let what = self.random.below(40);
+        self.steps.push((what, at));
+        match what {
             0..10 => self.put(at),
             10..18 => self.commit(at),
             18..20 => self.compact(at),

@@ -31,7 +31,9 @@ pub struct LoadStats {
     pub lookup_seconds: f64,
     /// Part of it that waited for rows which travelled.
     pub pull_seconds: f64,
-    /// Part of it that put rows in place: local ones, hot ones, those that travelled.
+    /// Part of it that read the worker's own rows, from disk or from memory, to their places.
+    pub read_seconds: f64,
+    /// Part of it that put other rows in place: kept ones, and those that travelled.
     pub copy_seconds: f64,
 }
 
@@ -61,6 +63,7 @@ impl AddAssign for LoadStats {
         self.seconds += more.seconds;
         self.lookup_seconds += more.lookup_seconds;
         self.pull_seconds += more.pull_seconds;
+        self.read_seconds += more.read_seconds;
         self.copy_seconds += more.copy_seconds;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lodestore_graph::partition::PartitionReport;
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::peak_anonymous_bytes;
 use lodestore_graph::topology::{EdgePolicy, TopologySummary};
 use lodestore_store::Graph;
 use lodestore_store::inspect::{TensorSummary, inspect};
@@ -53,8 +53,8 @@ pub struct ImportReport {
     pub partition_seconds: f64,
     /// Time of the whole import.
     pub seconds: f64,
-    /// Most memory that was resident in the process.
-    pub peak_rss_bytes: u64,
+    /// Most anonymous memory that the process had at once, without pages of mapped files.
+    pub peak_anonymous_bytes: u64,
 }
 
 /// One partition of it.
@@ -116,7 +116,7 @@ impl ImportReport {
             not_served,
             partition_seconds: partitioning.seconds,
             seconds: start.elapsed().as_secs_f64(),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_anonymous_bytes: peak_anonymous_bytes(),
         })
     }
 

@@ -54,6 +54,7 @@ impl Observer for Silent {}
 /// it has written.
 pub fn import(config: &ImportConfig, observer: &mut dyn Observer) -> Result<ImportReport, Error> {
     let start = Instant::now();
+    lodestore_graph::process::watch_memory();
     begin(observer, "edges")?;
     let mut input = Input::open(config)?;
     let partition_config = bound_memory(&config.partition, input.n_nodes, input.edges.n_edges())?;

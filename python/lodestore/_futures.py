@@ -1,8 +1,9 @@
-"""Futures under asyncio."""
+"""Futures under asyncio and concurrent.futures."""
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,3 +38,23 @@ async def wait_for(future: Future) -> Any:
     future.wait(0)
     await ready
     return future.result()
+
+
+def concurrent_future(future: Future) -> concurrent.futures.Future[Any]:
+    """Returns a future of the standard library that completes as `future` does."""
+    standard: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def complete() -> None:
+        if not standard.set_running_or_notify_cancel():
+            return
+        try:
+            rows = future.result()
+        except BaseException as error:
+            standard.set_exception(error)
+        else:
+            standard.set_result(rows)
+
+    future.add_done_callback(complete)
+    # From here on it is no read-ahead.
+    future.wait(0)
+    return standard

@@ -14,7 +14,7 @@ import numpy as np
 from . import _lodestore
 from ._inputs import File, RowsFile, graph_input, load_torch, parquet_edges, parquet_rows
 from ._lodestore import Graph, import_files
-from .errors import DtypeError, Error, ShapeError
+from .errors import DtypeError, Error, ShapeError, StoreError
 
 _SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _NONE = 255
@@ -49,13 +49,15 @@ def import_graph(
     - edges: a path or several, an integer array of shape (2, E) or (E, 2), or a pair of arrays
       (source, destination). Paths are .npy of shape (E, 2), text, .u32, .u64, .parquet of two
       columns or FILE:SOURCE,DESTINATION, and .pt.
-    - tensors: by name, one row per node: a path, or an array of shape (nodes,) or (nodes, width).
-      Paths are .npy, .npz, .safetensors, .parquet, .pt, or FILE:ARRAY, FILE:COLUMN, FILE:KEY.
+    - tensors: by name, one row per node: a path, an array of shape (nodes,) or (nodes, width), or a
+      sparse matrix of scipy or torch in CSR form. Paths are .npy, .npz, .safetensors, .parquet,
+      .pt, or FILE:ARRAY, FILE:COLUMN, FILE:KEY.
     - dataset: ("ogb", DIR) or ("graphbolt", DIR) instead of edges: the folder of a dataset of the
       Open Graph Benchmark, or of GraphBolt with its metadata.yaml.
     - data: a `torch_geometric.data.Data` or a homogeneous `dgl.DGLGraph` instead of edges. It has
       tensors of nodes, `x` and `y` by the names `feat` and `label`, and the masks of its splits.
-    - splits: lists of node ids by "train", "val" and "test"; they become the tensor `split`.
+    - splits: lists of node ids, or masks, by "train", "val" and "test"; they become the tensor
+      `split`.
     - dtypes: types of stored elements by tensor, such as {"feat": "f16"}; those of the input unless
       given.
     - nan: "refuse" or "keep".
@@ -72,6 +74,8 @@ def import_graph(
     if nan not in ("refuse", "keep"):
         raise ValueError(f"nan must be 'refuse' or 'keep', found {nan!r}")
     out = Path(fspath(out)).absolute()
+    if out.is_symlink() or out.exists():
+        raise StoreError(f"{out} exists already; an import never overwrites, choose another place")
     messages: list[str] = []
     if data is not None:
         found = graph_input(data)
@@ -130,9 +134,9 @@ class _Scratch:
         self._folder = tempfile.TemporaryDirectory(prefix=".lode-", dir=parent)
         self._arguments: dict[Path, str] = {}
 
-    def file(self, argument: str) -> Path:
+    def file(self, argument: str, ending: str = "npy") -> Path:
         """Returns a new path for the array of `argument`."""
-        path = Path(self._folder.name) / f"{len(self._arguments)}.npy"
+        path = Path(self._folder.name) / f"{len(self._arguments)}.{ending}"
         self._arguments[path] = argument
         return path
 
@@ -221,6 +225,10 @@ def _tensor_file(name: str, rows: Any, scratch: _Scratch, dtypes: dict[str, str]
             parquet_rows(file, path)
             return path
         rows = load_torch(file)
+    elif (parts := _csr_parts(name, rows)) is not None:
+        path = scratch.file(f"tensors[{name!r}]", "npz")
+        np.savez(path, format=b"csr", **parts)
+        return path
     else:
         path = scratch.file(f"tensors[{name!r}]")
     is_bf16 = str(getattr(rows, "dtype", "")) == "torch.bfloat16"
@@ -242,12 +250,31 @@ def _tensor_file(name: str, rows: Any, scratch: _Scratch, dtypes: dict[str, str]
     return path
 
 
+def _csr_parts(name: str, rows: Any) -> dict[str, Any] | None:
+    """Returns the arrays of a sparse matrix in CSR form; None for other values."""
+    layout = str(getattr(rows, "layout", ""))
+    if layout == "torch.sparse_csr":
+        rows = rows.detach().cpu()
+        found = (rows.values(), rows.col_indices(), rows.crow_indices())
+        data, indices, indptr = (part.numpy() for part in found)
+    elif layout.startswith("torch.sparse"):
+        raise DtypeError(f"{name}: expected rows in CSR form, found {layout}; use to_sparse_csr()")
+    elif hasattr(rows, "tocsr"):
+        if rows.format != "csr":
+            raise DtypeError(f"{name}: expected CSR form, found {rows.format}; use tocsr()")
+        data, indices, indptr = rows.data, rows.indices, rows.indptr
+    else:
+        return None
+    shape = np.array(rows.shape, np.int64)
+    return {"data": data, "indices": indices, "indptr": indptr, "shape": shape}
+
+
 def _n_rows(tensors: Mapping[str, Any] | None) -> int:
     arrays = (rows for rows in (tensors or {}).values() if not _is_path(rows))
     rows = next(arrays, None)
     if rows is None:
         raise ValueError("splits= needs nodes=, or a tensor that is an array")
-    return len(rows)
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
 
 
 def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: _Scratch) -> Path:
@@ -256,8 +283,15 @@ def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: _Scratch) -> P
         if name not in _SPLITS:
             raise ValueError(f"splits are train, val and test, found {name!r}")
         array = _array(f"splits[{name!r}]", ids)
+        if array.dtype == bool:
+            if array.shape != (n_nodes,):
+                raise ShapeError(
+                    f"splits[{name!r}]: a mask has one value for each of {n_nodes} nodes, found "
+                    f"{array.shape}"
+                )
+            array = np.flatnonzero(array)
         if array.size and not np.issubdtype(array.dtype, np.integer):
-            raise DtypeError(f"splits[{name!r}]: expected node ids, found {array.dtype}")
+            raise DtypeError(f"splits[{name!r}]: expected node ids or a mask, found {array.dtype}")
         array = array.astype(np.int64)
         if array.size and (array.min() < 0 or array.max() >= n_nodes):
             raise ShapeError(f"splits[{name!r}]: ids must be from 0 to {n_nodes - 1}")

@@ -6,7 +6,9 @@ imports torch.
 
 from __future__ import annotations
 
+import copy
 import time
+import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 import torch_geometric.data
 import torch_geometric.loader
 from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler
 from torch_geometric.data import TensorAttr
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
@@ -23,7 +26,7 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from ._lodestore import Future, Graph, TensorWriter, _available_memory
 from ._lodestore import Tensor as GraphTensor
 from .errors import DtypeError, ShapeError, StoreError
-from .torch import as_array, batch_seed, empty, gather
+from .torch import as_array, as_tensor, batch_seed, gather
 
 __all__ = ["FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "inference"]
 
@@ -157,6 +160,12 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
         # In shared memory: persistent workers see its changes under every start method.
         self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
+    def copy(self) -> NeighborSampler:
+        """Returns a sampler with an epoch of its own."""
+        sampler = copy.copy(self)
+        sampler.epoch = self.epoch.clone().share_memory_()
+        return sampler
+
     def batch_seed(self, nodes: Any) -> int:
         """Returns the seed of a batch, 64 bits."""
         return batch_seed(self.seed, int(self.epoch[0]), nodes)
@@ -282,15 +291,19 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     - window: most batches whose rows are in flight.
     - together: most of them under one read plan.
     - memory: bytes for rows that are used again, or None.
+    - max_bytes: most bytes over the window, the plans and `memory`; None: `memory` and a sixteenth
+      of the free memory, at most 1 GiB. The window shrinks to it; one batch is loaded whatever its
+      size.
     - input_nodes: ids, a mask over all nodes, or None for all nodes. A seed may come again.
     - seed: makes the neighbourhoods, and with `shuffle=True` the order, unless `generator` or
       `sampler` is given. Both differ from epoch to epoch.
     - loader: arguments of torch's DataLoader, and those of PyG's loader that are supported. Others
       raise NotImplementedError.
 
-    `set_epoch` chooses the next epoch; the first is 1. `state_dict` has the place within an epoch,
-    and `load_state_dict` goes on there: batches before it are sampled again, not gathered. A batch
-    whose rows cannot be had stays the next one.
+    `set_epoch` chooses the next epoch; the first is 1. `state_dict` has the place of the newest
+    iterator within its epoch, and `load_state_dict` goes on there: batches before it are sampled
+    again, not gathered. A batch whose rows cannot be had stays the next one. Each iterator has an
+    epoch, an order and a version of its own, unless `persistent_workers` are shared by all.
 
     The rows of an epoch are of one version, `version`: the one that is committed when the epoch
     begins. The next epoch has what was committed meanwhile; memory of another version is emptied.
@@ -309,6 +322,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         window: int = 16,
         together: int = 8,
         memory: int | None = None,
+        max_bytes: int | None = None,
         **loader: Any,
     ) -> None:
         if window < 1:
@@ -316,16 +330,19 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         _refuse_unsupported(loader)
         if isinstance(num_neighbors, Mapping) or not isinstance(num_neighbors, Sequence):
             raise NotImplementedError("num_neighbors is a list of one number for each hop")
-        self._order = None
-        if loader.get("shuffle") and loader.get("generator") is None:
-            self._order = loader["generator"] = torch.Generator()
-        self._batches_done = 0
-        self._n_skipped = 0
+        self._is_ordered = bool(loader.get("shuffle")) and loader.get("generator") is None
+        # The place of the newest iterator, or of the next one where there is none.
+        self._epoch, self._batches_done = 1, 0
+        self._newest: object | None = None
         store = FeatureStore(graph, attrs)
+        self._row_bytes = sum(
+            graph[name].width * graph[name].dtype.itemsize for name in store.attrs.values()
+        )
         self._bounds = {
             "window": window * max(1, len(store.attrs)),
             "together": together,
             "memory": memory,
+            "max_bytes": max_bytes,
             "tensors": list(dict.fromkeys(store.attrs.values())),
         }
         self._graph, self._pinned = graph, graph.at()
@@ -345,14 +362,13 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         """Makes `epoch`, 1 or more, the next one."""
         if epoch < 1:
             raise ValueError(f"epochs are counted from 1, found {epoch}")
-        self.node_sampler.epoch.fill_(epoch - 1)
-        self._batches_done = 0
-        self._n_skipped = 0
+        self._epoch, self._batches_done = epoch, 0
+        self._newest = None
 
     def state_dict(self) -> dict[str, int]:
         """Returns the seed, the epoch, and the batches of it that were handed out."""
-        epoch = int(self.node_sampler.epoch[0])
-        return {"seed": self.node_sampler.seed, "epoch": epoch, "batches": self._batches_done}
+        seed = self.node_sampler.seed
+        return {"seed": seed, "epoch": self._epoch, "batches": self._batches_done}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Makes the next iteration go on after the batches of `state`.
@@ -362,15 +378,13 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         if state["seed"] != self.node_sampler.seed:
             found, here = state["seed"], self.node_sampler.seed
             raise ValueError(f"the state is of seed {found}, and the loader has seed {here}")
-        # Before the first epoch nothing was handed out.
-        self.set_epoch(max(1, state["epoch"]))
-        self._n_skipped = state["batches"]
+        self.set_epoch(state["epoch"])
+        self._batches_done = state["batches"]
 
     def __iter__(self) -> Iterator[Any]:
-        self.node_sampler.epoch += 1
-        if self._order is not None:
-            epoch = int(self.node_sampler.epoch[0])
-            self._order.manual_seed(batch_seed(self.node_sampler.seed, epoch, []) >> 1)
+        if self._newest is not None:
+            self._epoch, self._batches_done = self._epoch + 1, 0
+        self.node_sampler.epoch.fill_(self._epoch)
         newest = self._graph.at()
         if newest.version_id != self._pinned.version_id:
             self._pinned, self._queue = newest, newest.queue(**self._bounds)
@@ -389,8 +403,9 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     def stats(self) -> dict[str, float]:
         """Returns the number of batches and of gathered rows, and the seconds spent waiting.
 
-        With `memory`, `hit_rows` were found there and `read_rows` were read, each row once for the
-        batches of a plan, since memory was last empty.
+        `rows` counts those of each tensor. `peak_bytes` are the most bytes of rows at once: those
+        of the window, of plans, and `memory`. `hit_rows` were found in `memory` and `read_rows`
+        were read, each row once for the batches of a plan, since memory was last empty.
         """
         return {
             "batches": self._batches,
@@ -400,37 +415,51 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         }
 
     def _get_iterator(self) -> Iterator[Any]:
-        # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
-        sampled = super(torch_geometric.loader.NodeLoader, self)._get_iterator()
-        return _WindowIterator(self, sampled)
+        return _WindowIterator(self)
 
-    def _take_skipped(self) -> int:
-        """Returns the batches that the iteration which begins passes over."""
-        skipped, self._n_skipped = self._n_skipped, 0
-        self._batches_done = skipped
-        return skipped
+    def _of_an_epoch(self) -> NeighborLoader:
+        """Returns a loader with a sampler and an order of its own."""
+        view = copy.copy(self)
+        changed: dict[str, Any] = {
+            "node_sampler": self.node_sampler.copy(),
+            "collate_fn": types.MethodType(type(self).collate_fn, view),
+        }
+        if self._is_ordered:
+            order = torch.Generator()
+            sampler = RandomSampler(self.dataset, generator=order)
+            changed.update(generator=order, sampler=sampler)
+            if self.batch_sampler is not None:
+                batches = BatchSampler(sampler, self.batch_size, self.drop_last)
+                changed["batch_sampler"] = batches
+        view.__dict__.update(changed)
+        return view
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the sampler and of the order."""
+        self.node_sampler.epoch.fill_(epoch)
+        if self._is_ordered:
+            self.generator.manual_seed(batch_seed(self.node_sampler.seed, epoch, []) >> 1)
+
+    def _torch_iterator(self) -> Any:
+        # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
+        return super(torch_geometric.loader.NodeLoader, self)._get_iterator()
 
     def _transformed(self, out: SamplerOutput) -> SamplerOutput:
         return self.transform_sampler_output(out) if self.transform_sampler_output else out
 
-    def _submit(self, out: SamplerOutput) -> list[tuple[Tensor, Future]]:
-        store, ids, futures = self.data[0], out.node.numpy(), []
-        for name in store.attrs.values():
-            rows = empty(store.graph, name, len(ids), pin=self.pin_memory)
-            futures.append((rows, self._queue.submit(name, ids, out=as_array(rows))))
-        return futures
-
-    def _finish(self, out: SamplerOutput, futures: list[tuple[Tensor, Future]]) -> Any:
+    def _rows_of(self, futures: list[Future]) -> list[Tensor]:
         start = time.perf_counter()
-        for _, future in futures:
-            future.result()
+        rows = [as_tensor(future.result()) for future in futures]
+        if self.pin_memory and torch.cuda.is_available():
+            rows = [tensor.pin_memory() for tensor in rows]
         self._wait_seconds += time.perf_counter() - start
-        self._batches += 1
-        self._batches_done += 1
-        self._rows += sum(len(rows) for rows, _ in futures)
+        self._rows += sum(len(tensor) for tensor in rows)
+        return rows
+
+    def _batch(self, out: SamplerOutput, rows: list[Tensor]) -> Any:
+        """Returns what PyG's own code makes of a sample and its rows."""
         stores, transform = self.data, self.transform_sampler_output
-        ready = _BatchRows(stores[0], [rows for rows, _ in futures])
-        # PyG's own code assembles the batch.
+        ready = _BatchRows(stores[0], rows)
         self.__dict__.update(data=(ready, stores[1]), transform_sampler_output=None)
         try:
             return self.filter_fn(out)
@@ -467,33 +496,34 @@ class _BatchRows(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 class _BatchInFlight:
     """A sampled batch; its rows are on their way, or are to be asked for."""
 
-    def __init__(self, out: SamplerOutput) -> None:
+    def __init__(self, out: SamplerOutput, row_bytes: int) -> None:
         self.out = out
-        self.futures: list[tuple[Tensor, Future]] | None = None
-
-    def submit(self, loader: NeighborLoader) -> list[tuple[Tensor, Future]]:
-        if self.futures is None:
-            self.futures = loader._submit(self.out)
-        return self.futures
-
-    def finish(self, loader: NeighborLoader) -> Any:
-        """Returns the batch. After a failure its rows are asked for again."""
-        futures = self.submit(loader)
-        try:
-            return loader._finish(self.out, futures)
-        except BaseException:
-            self.futures = None
-            raise
+        self.futures: list[Future] | None = None
+        sample = (out.node, out.row, out.col, out.edge)
+        self.n_bytes = len(out.node) * row_bytes + sum(part.nbytes for part in sample)
 
 
 class _WindowIterator:
-    """Batches in order, with the rows of later ones in flight."""
+    """The batches of an epoch in order, with the rows of later ones in flight."""
 
-    def __init__(self, loader: NeighborLoader, sampled: Iterator[SamplerOutput]) -> None:
-        self.loader, self.sampled = loader, sampled
+    def __init__(self, loader: NeighborLoader) -> None:
+        self.loader = loader
+        self.view = loader._of_an_epoch()
+        self._begin()
+        self.sampled = self.view._torch_iterator()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Starts the next epoch of workers that persist."""
+        self._begin()
+        self.sampled._reset(self.view, first_iter)
+
+    def _begin(self) -> None:
+        self.view._begin_epoch(self.loader._epoch)
+        self.queue = self.loader._queue
         self.in_flight: deque[_BatchInFlight] = deque()
         self.is_exhausted = False
-        self.n_skipped = loader._take_skipped()
+        self.n_skipped = self.loader._batches_done
+        self.place = self.loader._newest = object()
 
     def __iter__(self) -> _WindowIterator:
         return self
@@ -504,27 +534,47 @@ class _WindowIterator:
             self.n_skipped -= 1
         # Two submissions per batch until the window is full, so that the first batch is fast.
         for _ in range(2):
-            if self.is_exhausted or len(self.in_flight) >= self.loader.window:
+            if not self._submit_next():
                 break
+        if not self.in_flight:
+            raise StopIteration
+        first = self.in_flight[0]
+        self._submit(first)
+        try:
+            rows = self.loader._rows_of(first.futures or [])
+            batch = self.loader._batch(first.out, rows)
+        except BaseException:
+            # Its rows are asked for again.
+            first.futures = None
+            raise
+        self.in_flight.popleft()
+        self.loader._batches += 1
+        if self.loader._newest is self.place:
+            self.loader._batches_done += 1
+        return batch
+
+    def _submit_next(self) -> bool:
+        """Submits one more batch if the window has room for it."""
+        if not self.in_flight or self.in_flight[-1].futures is not None:
+            if self.is_exhausted or len(self.in_flight) >= self.loader.window:
+                return False
             try:
                 out = self.loader._transformed(next(self.sampled))
             except StopIteration:
                 self.is_exhausted = True
-                break
-            self.in_flight.append(_BatchInFlight(out))
-            self.in_flight[-1].submit(self.loader)
-        if not self.in_flight:
-            raise StopIteration
-        batch = self.in_flight[0].finish(self.loader)
-        self.in_flight.popleft()
-        return batch
+                return False
+            self.in_flight.append(_BatchInFlight(out, self.loader._row_bytes))
+        n_bytes = sum(batch.n_bytes for batch in self.in_flight)
+        if len(self.in_flight) > 1 and n_bytes > self.queue.window_bytes:
+            return False
+        self._submit(self.in_flight[-1])
+        return True
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """Starts the next epoch of workers that persist."""
-        self.sampled._reset(loader, first_iter)  # type: ignore[attr-defined]
-        self.in_flight.clear()
-        self.is_exhausted = False
-        self.n_skipped = self.loader._take_skipped()
+    def _submit(self, batch: _BatchInFlight) -> None:
+        if batch.futures is None:
+            ids = batch.out.node.numpy()
+            names = self.loader.data[0].attrs.values()
+            batch.futures = [self.queue.submit(name, ids) for name in names]
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,14 @@ _DTYPES = {
 def as_array(rows: Tensor) -> Any:
     """Returns an array over the memory of a CPU tensor; that of bfloat16 has int16 bits."""
     return (rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows).numpy()
+
+
+def as_tensor(rows: Any) -> Tensor:
+    """Returns a CPU tensor over the memory of an array of rows."""
+    dtype = _DTYPES[str(rows.dtype)]
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(rows)
 
 
 def as_ids(ids: Any) -> Any:
@@ -106,17 +114,20 @@ class Batch:
 
     def to(self, device: Any, non_blocking: bool = False) -> Batch:
         """Returns the batch on another device."""
+        return self._mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=non_blocking)
+    def pin_memory(self) -> Batch:
+        """Returns the batch in pinned memory; a DataLoader calls it for `pin_memory=True`."""
+        return self._mapped(Tensor.pin_memory)
 
+    def _mapped(self, moved: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
             self.epoch,
             self.index,
-            move(self.nodes),
+            moved(self.nodes),
             self.n_roots,
-            [(move(indptr), move(indices)) for indptr, indices in self.blocks],
-            {name: move(rows) for name, rows in self.rows.items()},
+            [(moved(indptr), moved(indices)) for indptr, indices in self.blocks],
+            {name: moved(rows) for name, rows in self.rows.items()},
         )
 
 

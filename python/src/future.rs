@@ -92,7 +92,7 @@ impl Future {
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         if !self.wait_for(py, timeout)? {
-            return Err(PyTimeoutError::new_err("the rows have not arrived yet"));
+            return Err(not_arrived());
         }
         let state = self.state.lock_py_attached(py);
         let mut state = state.ignore_poison();
@@ -110,6 +110,25 @@ impl Future {
             State::Failed(error) => Err(error.clone_ref(py)),
             State::Pending(_) => Err(Error::Panicked.into()),
         }
+    }
+
+    /// Returns the exception that `result` raises, or None.
+    ///
+    /// timeout: as for `result`.
+    #[pyo3(signature = (timeout=None))]
+    fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
+        if !self.wait_for(py, timeout)? {
+            return Err(not_arrived());
+        }
+        Ok(self.result(py, None).err())
+    }
+
+    /// Returns a concurrent.futures.Future of the same rows.
+    ///
+    /// Functions of that module take it, and `asyncio.wrap_future`. A cancelled one leaves this
+    /// future as it is.
+    fn concurrent<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("lodestore._futures")?.call_method1("concurrent_future", (slf,))
     }
 
     /// Waits for the gather; returns whether it is complete, successfully or not (bool).
@@ -147,4 +166,8 @@ impl Future {
         let state = if self.ticket.is_done() { "done" } else { "in flight" };
         format!("Future({} rows of {}, {state})", self.layout.n_rows, self.tensor)
     }
+}
+
+fn not_arrived() -> PyErr {
+    PyTimeoutError::new_err("the rows have not arrived yet")
 }

@@ -25,7 +25,7 @@ use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
 use crate::open_graph::{Backend, OpenGraph, csc_arrays, nodes_of_split};
 use crate::put::put;
-use crate::queue::{Queue, QueueSettings, quarter_of_free_memory, submit};
+use crate::queue::{Queue, QueueSettings, default_memory_bytes, submit};
 use crate::sampler::{Sampler, fanouts};
 use crate::schedule::Schedule;
 use crate::signals;
@@ -243,21 +243,28 @@ impl Graph {
 
     /// Returns a Queue of gathers in the background, with bounds and memory of its own.
     ///
-    /// window: most requests in flight. together: most of them under one read plan. memory: bytes
-    /// for rows of `tensors` that come again, of one version: a request after a commit empties it, and
-    /// servers must be pinned.
+    /// - window: most requests in flight.
+    /// - together: most of them under one read plan.
+    /// - memory: bytes for rows of `tensors` that come again, of one version: a request after a commit
+    ///   empties it, and servers must be pinned.
+    /// - max_bytes: most bytes in all. What `memory` leaves is halved: for rows in flight, and for rows
+    ///   read under one plan. None: `memory` and a sixteenth of the free memory, at most 1 GiB.
+    ///
+    /// One request is taken whatever its size. Rows that were read and not taken from their futures
+    /// are the caller's.
     ///
     /// Raises UnknownTensorError, ValueError.
-    #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None))]
+    #[pyo3(signature = (*, window=64, together=8, memory=None, tensors=None, max_bytes=None))]
     fn queue(
         slf: &Bound<'_, Self>,
         window: usize,
         together: usize,
         memory: Option<u64>,
         tensors: Option<Vec<String>>,
+        max_bytes: Option<u64>,
     ) -> PyResult<Queue> {
         let opened = slf.get().opened(slf.py())?;
-        let settings = QueueSettings::new(&opened, window, together, memory, tensors)?;
+        let settings = QueueSettings::new(&opened, window, together, max_bytes, memory, tensors)?;
         Ok(Queue::new(slf.clone().unbind(), settings))
     }
 
@@ -364,7 +371,7 @@ impl Graph {
     /// - worker: the worker whose batches they are.
     /// - window, together: most batches that are loading or ready, and under one read plan.
     /// - policy: "oracle" retains the rows with the nearest next use, "none" retains none.
-    /// - memory: bytes for rows of the first tensor; None: a quarter of the free memory.
+    /// - memory: most bytes of rows, retained and prepared ahead; None: a sixteenth of the free memory.
     ///
     /// Raises UnknownTensorError, ScheduleError.
     #[pyo3(signature = (schedule, tensors, *, worker=0, window=16, together=8, policy="oracle",
@@ -388,7 +395,7 @@ impl Graph {
                 return Err(PyValueError::new_err(words));
             }
         };
-        let memory_bytes = memory.unwrap_or_else(quarter_of_free_memory);
+        let memory_bytes = memory.unwrap_or_else(default_memory_bytes);
         let window = Window { n_batches: window, together };
         let config = IterationConfig { worker, first: 0, window, retention, memory_bytes };
         Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, config)?)
@@ -461,7 +468,7 @@ impl Graph {
 
     /// Returns the volatile tensors of the servers, or new ones in the memory of this process.
     ///
-    /// memory: most bytes for those of this process (int); None: a quarter of the free memory. That
+    /// memory: most bytes for those of this process (int); None: a sixteenth of the free memory. That
     /// of servers is their own.
     #[pyo3(signature = (*, memory=None))]
     fn volatile(&self, py: Python<'_>, memory: Option<u64>) -> PyResult<Volatile> {

@@ -24,6 +24,10 @@ use crate::signals::PAUSE;
 
 /// Free memory that is assumed where the system does not report it.
 const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
+/// Processes of one machine that share its memory by the default bounds.
+const PROCESSES_MAX: u64 = 8;
+/// Most bytes that a queue has by default.
+const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
 /// A queue of gathers with bounds of its own, and memory for rows that come again.
 ///
@@ -42,6 +46,8 @@ pub(crate) struct Queue {
 pub(crate) struct QueueSettings {
     pub(crate) window: usize,
     pub(crate) together: usize,
+    /// Most bytes over the window, the rows that are pulled together, and the memory.
+    pub(crate) max_bytes: u64,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) tensors: Vec<String>,
 }
@@ -62,6 +68,7 @@ impl QueueSettings {
         opened: &OpenGraph,
         window: usize,
         together: usize,
+        max_bytes: Option<u64>,
         memory_bytes: Option<u64>,
         tensors: Option<Vec<String>>,
     ) -> PyResult<Self> {
@@ -74,8 +81,26 @@ impl QueueSettings {
         if memory_bytes.is_some() && tensors.is_empty() {
             return Err(PyValueError::new_err("memory= needs tensors=, whose rows it is for"));
         }
+        let n_bytes = memory_bytes.unwrap_or(0);
+        let max_bytes = max_bytes.unwrap_or_else(|| n_bytes.saturating_add(default_queue_bytes()));
+        if max_bytes <= n_bytes {
+            return Err(PyValueError::new_err(format!(
+                "max_bytes={max_bytes} leaves nothing beside memory={n_bytes}; it bounds both"
+            )));
+        }
         tensors.iter().try_for_each(|name| opened.tensor(name).map(drop))?;
-        Ok(Self { window, together, memory_bytes, tensors })
+        Ok(Self { window, together, max_bytes, memory_bytes, tensors })
+    }
+
+    /// Returns the bounds of the queue itself.
+    fn bounds(&self) -> QueueBounds {
+        let beside_memory = self.max_bytes - self.memory_bytes.unwrap_or(0);
+        QueueBounds {
+            window: self.window,
+            together: self.together,
+            bytes: usize::try_from(beside_memory).unwrap_or(usize::MAX),
+            ..QueueBounds::default()
+        }
     }
 }
 
@@ -120,19 +145,16 @@ impl Queue {
     }
 
     fn start(&self, opened: &Arc<OpenGraph>) -> Result<RunningQueue, Error> {
-        let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
-        let (window, together) = (*window, *together);
         let mut version = None;
         let mut tiered = None;
-        if let Some(n_bytes) = *memory_bytes {
+        if let Some(n_bytes) = self.settings.memory_bytes {
             // Of one version from here on: else rows of the next one would meet those in memory.
             let pinned = opened.pinned()?;
             version = Some(pinned.version);
-            tiered = Some(TieredTensors::new(pinned.source, tensors, n_bytes)?);
+            tiered = Some(TieredTensors::new(pinned.source, &self.settings.tensors, n_bytes)?);
         }
         let source = tiered.as_ref().map_or(opened.source(), TieredTensors::source);
-        let bounds = QueueBounds { window, together, ..QueueBounds::default() };
-        let queue = GatherQueue::start(Arc::clone(source), bounds)?;
+        let queue = GatherQueue::start(Arc::clone(source), self.settings.bounds())?;
         Ok(RunningQueue { opened: Arc::downgrade(opened), version, tiered, queue })
     }
 }
@@ -159,17 +181,32 @@ impl Queue {
         submit(&opened, &running.queue, tensor, ids, out)
     }
 
-    /// Returns rows that were found in memory and rows that were read, since memory was last empty
-    /// (dict). A commit empties it.
+    /// Returns counters since memory was last empty (dict of str to int). A commit empties it.
+    ///
+    /// - hit_rows, read_rows: rows that were found in memory, and those that were read, each once for
+    ///   the requests that were read together.
+    /// - peak_bytes: most bytes of rows at once: pulled together, pulled and not taken yet, and the
+    ///   bound of the memory.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let running =
             self.running.get().and_then(|running| running.lock().ignore_poison().upgrade());
         let tiered = running.as_ref().and_then(|running| running.tiered.as_ref());
-        let (hits, misses) = tiered.map_or((0, 0), TieredTensors::hits_and_misses);
+        let pulled = running.as_ref().map_or(0, |running| running.queue.n_pulled_rows());
+        let (hits, misses) = tiered.map_or((0, pulled), TieredTensors::hits_and_misses);
         let stats = PyDict::new(py);
         stats.set_item("hit_rows", hits)?;
         stats.set_item("read_rows", misses)?;
+        let peak_bytes = running.as_ref().map_or(0, |running| running.queue.peak_bytes() as u64);
+        let memory_bytes = self.settings.memory_bytes.filter(|_| tiered.is_some()).unwrap_or(0);
+        stats.set_item("peak_bytes", peak_bytes + memory_bytes)?;
         Ok(stats)
+    }
+
+    /// Returns the most bytes of rows that wait or are being pulled (int): half of `max_bytes` without
+    /// the memory.
+    #[getter]
+    fn window_bytes(&self) -> usize {
+        self.settings.bounds().row_bytes()
     }
 
     /// Returns the graph.
@@ -179,9 +216,10 @@ impl Queue {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let QueueSettings { window, together, memory_bytes, tensors } = &self.settings;
+        let QueueSettings { window, together, max_bytes, memory_bytes, tensors } = &self.settings;
         let restore = py.import("lodestore._lodestore")?.getattr("_restore_queue")?;
-        (restore, (self.graph.bind(py), window, together, memory_bytes, tensors)).into_pyobject(py)
+        let settings = (self.graph.bind(py), window, together, max_bytes, memory_bytes, tensors);
+        (restore, settings).into_pyobject(py)
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
@@ -210,10 +248,11 @@ pub(crate) fn restore_queue(
     graph: Py<Graph>,
     window: usize,
     together: usize,
-    memory: Option<u64>,
+    max_bytes: u64,
+    memory_bytes: Option<u64>,
     tensors: Vec<String>,
 ) -> Queue {
-    Queue::new(graph, QueueSettings { window, together, memory_bytes: memory, tensors })
+    Queue::new(graph, QueueSettings { window, together, max_bytes, memory_bytes, tensors })
 }
 
 /// Submits a gather to `queue`, and checks for signals while it has no room.
@@ -261,7 +300,14 @@ pub(crate) fn available_memory() -> u64 {
     available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES)
 }
 
-/// Returns the default bound of memory, in bytes.
-pub(crate) fn quarter_of_free_memory() -> u64 {
-    available_memory() / 4
+/// Returns the bytes of memory that an iteration has by default.
+///
+/// Trainers of one machine start together, most often at most eight: they have half of it.
+pub(crate) fn default_memory_bytes() -> u64 {
+    available_memory() / PROCESSES_MAX / 2
+}
+
+/// Returns the bytes that a queue has by default, beside its memory for rows that come again.
+fn default_queue_bytes() -> u64 {
+    default_memory_bytes().clamp(1, QUEUE_BYTES_MAX)
 }

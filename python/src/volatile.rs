@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::gather::deliver;
 use crate::ids::node_ids;
 use crate::open_graph::{Backend, OpenGraph};
-use crate::queue::quarter_of_free_memory;
+use crate::queue::default_memory_bytes;
 use crate::signals::{self, PAUSE};
 
 /// Longest wait of one request to servers.
@@ -55,7 +55,7 @@ impl Volatile {
             }
             Backend::Servers(servers) => (Arc::clone(&servers.client) as _, true),
             Backend::Files(_) => {
-                let memory = memory.unwrap_or_else(quarter_of_free_memory);
+                let memory = memory.unwrap_or_else(default_memory_bytes);
                 (Arc::new(EmbeddedVolatile::new(opened.source().book(), memory)) as _, false)
             }
         };

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import pickle
 import time
 from pathlib import Path
@@ -210,11 +211,55 @@ def test_futures(sample: Sample, graph: lodestore.Graph) -> None:
 
 def test_futures_are_awaited(sample: Sample, graph: lodestore.Graph) -> None:
     async def gather_all() -> list[np.ndarray]:
+        # The others wait behind it, so that threads of the queue wake the loop.
+        long = graph.submit("feat", np.tile(np.arange(graph.nodes), 2000))
         futures = [graph.submit("feat", [i, i + 1]) for i in range(40)]
-        return [await future for future in futures]
+        rows = await asyncio.gather(*(asyncio.wait_for(future, 60) for future in futures))
+        await long
+        return rows
 
-    for i, rows in enumerate(asyncio.run(gather_all())):
+    # Debug mode refuses a call of another thread that is not thread-safe.
+    for i, rows in enumerate(asyncio.run(gather_all(), debug=True)):
         assert np.array_equal(rows, sample.rows["feat"][[i, i + 1]])
+
+
+def test_futures_fit_the_standard_library(sample: Sample, graph: lodestore.Graph) -> None:
+    futures = [graph.submit("feat", [i]).concurrent() for i in range(20)]
+    done, pending = concurrent.futures.wait(futures, timeout=60)
+    assert len(done) == 20 and not pending
+    for i, future in enumerate(futures):
+        assert np.array_equal(future.result(), sample.rows["feat"][[i]])
+
+    async def gather() -> np.ndarray:
+        return await asyncio.wrap_future(graph.submit("feat", [3]).concurrent())
+
+    assert np.array_equal(asyncio.run(gather()), sample.rows["feat"][[3]])
+    out = np.empty((1, *sample.rows["feat"].shape[1:]), sample.rows["feat"].dtype)
+    failing = graph.submit("feat", [1], out=out)
+    assert graph.submit("feat", [1]).exception(timeout=60) is None
+    out.setflags(write=False)
+    error = failing.exception(timeout=60)
+    assert isinstance(error, (lodestore.Error, ValueError))
+    assert failing.concurrent().exception(timeout=60) is error
+
+
+def test_a_queue_bounds_its_bytes(sample: Sample, graph: lodestore.Graph) -> None:
+    row_bytes = sample.rows["feat"][0].nbytes
+    queue = graph.queue(max_bytes=40 * row_bytes)
+    assert queue.window_bytes == 20 * row_bytes
+    assert pickle.loads(pickle.dumps(queue)).window_bytes == queue.window_bytes
+    assert queue.stats()["peak_bytes"] == 0
+    for first in range(0, 200, 5):
+        ids = np.arange(first, first + 5)
+        assert np.array_equal(queue.submit("feat", ids).result(), sample.rows["feat"][ids])
+    assert 5 * row_bytes <= queue.stats()["peak_bytes"] <= 40 * row_bytes
+    # One request is taken whatever its size.
+    rows = queue.submit("feat", np.arange(100)).result()
+    assert np.array_equal(rows, sample.rows["feat"][:100])
+    assert queue.stats()["peak_bytes"] >= 100 * row_bytes
+    assert graph.queue(memory=1000, tensors=["feat"]).window_bytes > 0
+    with pytest.raises(ValueError, match="leaves nothing beside memory"):
+        graph.queue(memory=1000, tensors=["feat"], max_bytes=1000)
 
 
 def test_a_callback_may_use_its_queue(sample: Sample, graph: lodestore.Graph) -> None:
@@ -265,12 +310,13 @@ def test_memory_of_a_queue_follows_the_graph(copied: Sample) -> None:
         queue = graph.queue(memory=1 << 24, tensors=["feat"])
         for _ in range(2):
             assert np.array_equal(queue.submit("feat", ids).result(), copied.rows["feat"][ids])
-        assert queue.stats() == {"hit_rows": 2, "read_rows": 2}
+        assert (queue.stats()["hit_rows"], queue.stats()["read_rows"]) == (2, 2)
         graph.put("feat", ids, new)
         assert np.array_equal(queue.submit("feat", ids).result(), copied.rows["feat"][ids])
         graph.commit()
         assert np.array_equal(queue.submit("feat", ids).result(), new)
-        assert queue.stats() == {"hit_rows": 0, "read_rows": 2}, "a commit empties it"
+        stats = queue.stats()
+        assert (stats["hit_rows"], stats["read_rows"]) == (0, 2), "a commit empties it"
         with graph.new_tensor("h", "float32") as writer:
             writer.write(0, np.arange(N_NODES, dtype=np.float32))
         assert queue.submit("h", [5]).result() == [5]

@@ -95,6 +95,51 @@ def test_splits_types_and_memory_maps(arrays, tmp_path):
         np.testing.assert_array_equal(found, np.sort(ids))
 
 
+def test_splits_are_masks_too(arrays, tmp_path):
+    edges, feat = arrays["edges"], arrays["feat"]
+    mask = np.zeros(N_NODES, bool)
+    mask[[3, 7]] = True
+    arguments = {"edges": edges, "tensors": {"feat": feat}}
+    with lodestore.import_graph(tmp_path / "g", splits={"train": mask}, **arguments) as graph:
+        assert sorted(graph.external(graph.split("train"))) == [3, 7]
+    for wrong, words in [(mask[:-1], "a mask has one value"), (feat[:, 0], "node ids or a mask")]:
+        with pytest.raises(lodestore.Error, match=words):
+            lodestore.import_graph(tmp_path / "h", splits={"train": wrong}, **arguments)
+
+
+def test_rows_in_csr_form_are_taken(arrays, tmp_path):
+    feat = np.where(arrays["feat"] > 0.5, arrays["feat"], 0).astype(np.float32)
+    rows, columns = np.nonzero(feat)
+    indptr = np.searchsorted(rows, np.arange(N_NODES + 1))
+
+    class Sparse:
+        """What the import needs of scipy's matrices."""
+
+        format, shape = "csr", feat.shape
+        data, indices = feat[rows, columns], columns
+
+        def tocsr(self):
+            return self
+
+    Sparse.indptr = indptr
+    arguments = {"edges": arrays["edges"], "splits": {"train": [1]}}
+    with lodestore.import_graph(tmp_path / "g", tensors={"feat": Sparse()}, **arguments) as graph:
+        np.testing.assert_array_equal(rows_of(graph, "feat"), feat)
+    Sparse.format = "csc"
+    with pytest.raises(lodestore.DtypeError, match=r"found csc; use tocsr\(\)"):
+        lodestore.import_graph(tmp_path / "h", tensors={"feat": Sparse()}, **arguments)
+
+
+def test_what_exists_is_refused_before_any_work(arrays, tmp_path, monkeypatch):
+    monkeypatch.setattr("lodestore._importing._edge_files", lambda *_: pytest.fail("it worked"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    for name in ["file", "link", "folder"]:
+        with pytest.raises(lodestore.StoreError, match="exists already"):
+            lodestore.import_graph(tmp_path / name, edges=arrays["edges"])
+
+
 def ogb_dataset(folder: Path) -> Path:
     """Writes a dataset as OGB's archives hold it."""
     files = {

@@ -179,6 +179,38 @@ def test_no_more_batches_are_in_flight_than_the_window(graph: lodestore.Graph) -
         assert len(batches.in_flight) <= 2
 
 
+def test_the_window_shrinks_to_its_bytes(graph: lodestore.Graph) -> None:
+    expected = [flat(batch) for batch in loader_of(graph, [3, 2])]
+    loader = loader_of(graph, [3, 2], max_bytes=1 << 20)
+    batches = iter(loader)
+    found = []
+    for batch in batches:
+        found.append(flat(batch))
+        in_flight = sum(each.n_bytes for each in batches.in_flight if each.futures)
+        assert len(batches.in_flight) <= 1 or in_flight <= 1 << 19
+    assert found == expected
+    assert 0 < loader.stats()["peak_bytes"] <= 1 << 20
+    # A batch is loaded whatever its size.
+    assert [flat(batch) for batch in loader_of(graph, [3, 2], max_bytes=1)] == expected
+    with pytest.raises(ValueError, match="leaves nothing beside memory"):
+        loader_of(graph, [3, 2], memory=1 << 20, max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_iterators_of_one_loader_do_not_disturb_each_other(
+    graph: lodestore.Graph, workers: int, shuffle: bool
+) -> None:
+    more: dict[str, Any] = {"batch_size": 64, "shuffle": shuffle, "num_workers": workers}
+    fresh = loader_of(graph, [3, 2], **more)
+    epochs = [[flat(batch) for batch in fresh] for _ in range(2)]
+    loader = loader_of(graph, [3, 2], **more)
+    first, second = iter(loader), iter(loader)
+    found = [(flat(one), flat(other)) for one, other in zip(first, second, strict=True)]
+    assert found == list(zip(*epochs, strict=True))
+    assert loader.state_dict() == {"seed": 3, "epoch": 2, "batches": len(epochs[1])}
+
+
 def test_a_shuffled_loader_trains(graph: lodestore.Graph) -> None:
     from torch_geometric.nn import GraphSAGE
 
@@ -366,15 +398,15 @@ def test_a_batch_whose_rows_cannot_be_had_comes_next(
 ) -> None:
     expected = [flat(batch) for batch in loader_of(graph, [3, 2], batch_size=16)]
     loader = loader_of(graph, [3, 2], batch_size=16)
-    finish, calls = loader._finish, []
+    rows_of, calls = loader._rows_of, []
 
     def failing(*of_batch: Any) -> Any:
         calls.append(1)
         if len(calls) in (1, 3, 4):
             raise ConnectionError("the server is away")
-        return finish(*of_batch)
+        return rows_of(*of_batch)
 
-    monkeypatch.setattr(loader, "_finish", failing)
+    monkeypatch.setattr(loader, "_rows_of", failing)
     batches, found, n_failed = iter(loader), [], 0
     while True:
         try:

@@ -53,6 +53,7 @@ fn a_table_that_fits_is_loaded_and_pulls_read_nothing() {
     let graph = known_graph(dir.path(), N_NODES, N_PARTS);
     let load = Workload::new(N_NODES);
     for (preload, n_bytes) in [
+        ("", N_NODES as usize * (ROW_BYTES + 8)),
         ("--preload auto", N_NODES as usize * (ROW_BYTES + 8)),
         ("--preload feat", N_NODES as usize * ROW_BYTES),
     ] {
@@ -67,13 +68,20 @@ fn a_table_that_fits_is_loaded_and_pulls_read_nothing() {
         assert!(!graph.join("hot-rows").exists());
         server.stop();
     }
-    // Nothing is, unless it is said.
-    let server = start(&graph, "--memory 64MiB");
+    let server = start(&graph, "--memory 64MiB --preload none");
     assert_eq!(preloaded(&server), 0.0);
     assert!(reads_of(&server, &load, &all_ids()) > 0.0);
     server.stop();
     let line = format!("serve {} --preload feat,nothing --listen 127.0.0.1:0", graph.display());
     lode(line.split_whitespace()).failed(1, &["no tensor `nothing` to preload", "feat"]);
+    for (flags, message) in [
+        ("--preload none,feat", "expected none alone"),
+        ("--state-dir state", "--state-dir is for rows that --preload auto"),
+        ("--preload none --state-dir state", "--state-dir is for rows that --preload auto"),
+    ] {
+        let line = format!("serve {} {flags} --listen 127.0.0.1:0", graph.display());
+        lode(line.split_whitespace()).failed(2, &[message]);
+    }
 }
 
 /// A row that was put while the one before was read never comes back.

@@ -16,13 +16,18 @@ pub struct StepShares {
     pub update: f64,
     /// Waiting for other workers to finish theirs.
     pub others: f64,
-    /// Preparation of batches, wherever it ran: beside compute it costs no time of the step.
+    /// Time to prepare a batch, as a share of a step. Beside earlier steps it costs no time of this
+    /// one, and may be more than 1.
+    pub prepare: f64,
+    /// Share of that time in which the batch was sampled; this and the next four add up to 1.
     pub sample: f64,
-    /// As `sample`: rows looked up.
+    /// As `sample`: rows were looked up.
     pub lookup: f64,
-    /// As `sample`: rows on their way.
+    /// As `sample`: rows were on their way.
     pub pull: f64,
-    /// As `sample`: rows put in place.
+    /// As `sample`: own rows were read.
+    pub read: f64,
+    /// As `sample`: other rows were put in place.
     pub copy: f64,
     /// The largest of the first four.
     pub bottleneck: Bottleneck,
@@ -59,7 +64,9 @@ pub enum Preparation {
     Lookup,
     /// Rows on their way.
     Pull,
-    /// Putting rows in place.
+    /// Reading own rows.
+    Read,
+    /// Putting other rows in place.
     Copy,
 }
 
@@ -92,7 +99,8 @@ impl StepSums {
 
     /// Returns the shares of a mean step; none without steps.
     pub(crate) fn shares(&self) -> Option<StepShares> {
-        let StepSeconds { step, sample, lookup, pull, copy, wait, compute, update } = self.all;
+        let StepSeconds { step, sample, lookup, pull, read, copy, wait, compute, update } =
+            self.all;
         if step <= 0.0 {
             return None;
         }
@@ -107,18 +115,23 @@ impl StepSums {
             (sample, Preparation::Sample),
             (lookup, Preparation::Lookup),
             (pull, Preparation::Pull),
+            (read, Preparation::Read),
             (copy, Preparation::Copy),
         ];
+        let prepare: f64 = preparations.iter().map(|(seconds, _)| seconds).sum();
+        let of_preparation = |seconds: f64| if prepare > 0.0 { seconds / prepare } else { 0.0 };
         let is_measured = self.is_ahead && self.step_later > 0.0;
         Some(StepShares {
             compute: compute / step,
             wait: wait / step,
             update: update / step,
             others: others / step,
-            sample: sample / step,
-            lookup: lookup / step,
-            pull: pull / step,
-            copy: copy / step,
+            prepare: prepare / step,
+            sample: of_preparation(sample),
+            lookup: of_preparation(lookup),
+            pull: of_preparation(pull),
+            read: of_preparation(read),
+            copy: of_preparation(copy),
             bottleneck: largest(parts),
             preparation: largest(preparations),
             overlap_efficiency: is_measured.then(|| 1.0 - self.wait_later / self.step_later),
@@ -127,7 +140,7 @@ impl StepSums {
 }
 
 /// Returns the name of the largest, the first of equals.
-fn largest<T: Copy>(named: [(f64, T); 4]) -> T {
+fn largest<T: Copy, const N: usize>(named: [(f64, T); N]) -> T {
     let mut best = named[0];
     for other in &named[1..] {
         if other.0 > best.0 {
@@ -156,6 +169,7 @@ mod tests {
             update: 1.0,
             sample: 1.0,
             pull: 7.0,
+            read: 1.5,
             copy: 2.0,
             lookup: 0.5,
         };
@@ -165,7 +179,10 @@ mod tests {
         let shares = sums.shares().unwrap();
         let sum = shares.compute + shares.wait + shares.update + shares.others;
         assert!((sum - 1.0).abs() < 1e-9, "{sum}");
-        assert_eq!((shares.wait, shares.others, shares.pull), (0.5, 0.1, 0.7));
+        assert_eq!((shares.wait, shares.others, shares.prepare), (0.5, 0.1, 1.2));
+        let prepared = [shares.sample, shares.lookup, shares.pull, shares.read, shares.copy];
+        assert!((prepared.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{prepared:?}");
+        assert_eq!((shares.pull, shares.read), (7.0 / 12.0, 1.5 / 12.0));
         assert_eq!(shares.bottleneck, Bottleneck::Wait);
         assert_eq!(shares.preparation, Preparation::Pull);
         assert_eq!(shares.overlap_efficiency, None, "nothing was prepared ahead");

@@ -25,6 +25,8 @@ pub(crate) struct Record {
     /// Whether an epoch's report has the figures of `hop`.
     is_hop: bool,
     n_workers: u32,
+    /// Bytes of a row of features.
+    row_bytes: u64,
     epoch: EpochSum,
     /// Measurements of this process.
     pub(crate) steps: StepSums,
@@ -49,9 +51,9 @@ struct EpochSum {
 
 impl Record {
     /// Returns the record of a run that begins.
-    pub(crate) fn new(config: &TrainConfig) -> Self {
+    pub(crate) fn new(config: &TrainConfig, row_bytes: u64) -> Self {
         let is_hop = config.strategy == Strategy::Hop;
-        Self { is_hop, n_workers: config.workers, ..Self::default() }
+        Self { is_hop, n_workers: config.workers, row_bytes, ..Self::default() }
     }
 
     /// Returns the record of a run that continues.
@@ -103,9 +105,12 @@ impl Record {
         let mean = |of: f64, n: u64| if n > 0 { of / n as f64 } else { 0.0 };
         let n_roots = n_roots.max(1) as f64;
         let missed = sum.load.remote_rows - sum.load.ahead_rows;
-        let accesses = (sum.load.hit_rows + missed).max(1) as f64;
+        let accesses = sum.load.hit_rows + missed;
+        let planned = hot.remote_rows + filled.remote_rows + sum.load.ahead_rows;
+        let found = sum.load.hit_rows - sum.load.found.together;
+        let saved = found.saturating_sub(planned) as f64 / accesses.max(1) as f64;
         let of_hop = self.is_hop;
-        let inputs = accesses + sum.load.local_rows as f64;
+        let inputs = (accesses + sum.load.local_rows).max(1) as f64;
         self.measured.epochs.push(EpochReport {
             miss_rate: of_hop.then_some(missed as f64 / inputs),
             model_bytes: of_hop.then_some(sum.model_bytes),
@@ -118,6 +123,7 @@ impl Record {
             loss: loss / n_roots,
             accuracy: n_right as f64 / n_roots,
             local_rows: sum.load.local_rows,
+            local_bytes: sum.load.local_rows * self.row_bytes,
             hit_rows: sum.load.hit_rows,
             remote_rows: sum.load.remote_rows + hot.remote_rows + filled.remote_rows,
             remote_bytes,
@@ -127,7 +133,7 @@ impl Record {
             filled_rows: filled.remote_rows,
             ahead_rows: sum.load.ahead_rows,
             pulls: sum.load.pulls + hot.pulls + filled.pulls,
-            hit_rate: (sum.load.hit_rows - sum.load.found.together) as f64 / accesses,
+            hit_rate: (found + planned > 0).then_some(saved),
             together_rows: sum.load.found.together,
             wait_seconds: prefetch.wait_seconds / stats.len().max(1) as f64,
             mean_step_seconds: mean(report.seconds, sum.steps.into()),

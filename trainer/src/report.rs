@@ -118,9 +118,12 @@ pub struct TrainReport {
     /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
     /// `massive` these are batches, and the buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
-    /// Most memory that the process ever had resident, summed over processes; 0 where the system
-    /// does not report it.
-    pub peak_rss_bytes: u64,
+    /// Most anonymous memory that the process had at once, summed over processes; 0 where the system
+    /// does not report it. Pages of mapped files do not count.
+    pub peak_anonymous_bytes: u64,
+    /// Bytes that the process read from disk while it trained, summed over processes; 0 where all
+    /// was in the page cache. Absent where the system does not report it.
+    pub disk_bytes: Option<u64>,
 }
 
 /// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was
@@ -152,6 +155,9 @@ pub struct EpochReport {
     pub test_accuracy: Option<f64>,
     /// Rows of own partitions that batches used.
     pub local_rows: u64,
+    /// Bytes of them.
+    #[serde(default)]
+    pub local_bytes: u64,
     /// Remote rows that batches found in a hot set or a tier, or had together with a batch before.
     pub hit_rows: u64,
     /// Part of `hit_rows` that a batch before had, of those loaded together.
@@ -177,8 +183,11 @@ pub struct EpochReport {
     pub ahead_rows: u64,
     /// Requests that fetched them, one per server asked.
     pub pulls: u64,
-    /// Share of the batches' remote rows that a hot set had.
-    pub hit_rate: f64,
+    /// Share of the batches' remote rows that kept rows saved from travelling: those found in a hot
+    /// set, buffer or tier, less those pulled in the epoch to be kept there. Absent where nothing
+    /// was kept.
+    #[serde(default)]
+    pub hit_rate: Option<f64>,
     /// Time in which a worker had no batch to train on, averaged over workers.
     pub wait_seconds: f64,
     /// Mean time of a step.
@@ -284,4 +293,16 @@ pub enum Progress<'a> {
     },
     /// An epoch is done and evaluated.
     Epoch(&'a EpochReport),
+}
+
+impl EpochReport {
+    /// Returns the share of the batches' remote rows that a hot set, buffer or tier had, whenever
+    /// these were pulled: the hit rate of the papers.
+    #[must_use]
+    pub fn found_share(&self) -> f64 {
+        let planned_rows = self.hot_set_rows + self.filled_rows + self.ahead_rows;
+        let missed_rows = self.remote_rows - planned_rows;
+        let found_rows = self.hit_rows - self.together_rows;
+        found_rows as f64 / (self.hit_rows + missed_rows).max(1) as f64
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
 
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes, watch_memory};
 
 use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
@@ -42,6 +42,8 @@ pub(crate) struct Run<'a> {
     pub(crate) has_test: bool,
     /// Bytes of a row of features.
     pub(crate) row_bytes: u64,
+    /// Bytes that the process had read from disk before.
+    read_before_bytes: Option<u64>,
     /// Where it continued, if it did not begin.
     pub(crate) resumed_at: Option<Place>,
     /// Whether the observer has ended the run.
@@ -55,6 +57,7 @@ impl<'a> Run<'a> {
     /// its processes has.
     pub(crate) fn new(setup: &Setup<'a>, group: &mut ProcessGroup<'_>) -> Result<Self, TrainError> {
         let config = setup.config;
+        watch_memory();
         let replica = Replica::new(&setup.model, config, setup.n_steps())?;
         let is_local = config.strategy == Strategy::Sdt;
         let local = is_local.then(|| setup.local_models(replica.adam.state()));
@@ -69,10 +72,11 @@ impl<'a> Run<'a> {
             local,
             refreshed: None,
             best: BestModel::default(),
-            record: Record::new(config),
+            record: Record::new(config, setup.row_bytes as u64),
             checkpoints: None,
             has_test: !setup.labels.test.is_empty(),
             row_bytes: setup.row_bytes as u64,
+            read_before_bytes: disk_read_bytes(),
             resumed_at: None,
             is_interrupted: false,
             save_error: None,
@@ -347,6 +351,7 @@ impl Run<'_> {
     pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
+        let read_before_bytes = self.read_before_bytes;
         let Self { config, replica, best, record, resumed_at, checkpoints, is_interrupted, .. } =
             self;
         let epochs = record.measured.epochs;
@@ -400,7 +405,8 @@ impl Run<'_> {
             window: written.map_or(0, |written| written.budget.window as u64),
             window_asked: written.map_or(0, |_| config.window as u64),
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_anonymous_bytes: peak_anonymous_bytes(),
+            disk_bytes: disk_read_bytes().zip(read_before_bytes).map(|(now, before)| now - before),
             epochs,
             step_losses: record.step_losses,
         }

@@ -88,7 +88,7 @@ pub struct HopTraffic {
     pub gradient_bytes: u64,
 }
 
-/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `copy`) is part of `wait` on the
+/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on the
 /// default path, and runs beside earlier steps otherwise. The rest of `step` beside `wait`,
 /// `compute` and `update` is the time in which the worker waited for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -101,7 +101,9 @@ pub struct StepSeconds {
     pub lookup: f64,
     /// For rows that travelled to come.
     pub pull: f64,
-    /// To put rows in place.
+    /// To read the worker's own rows, from disk or from memory, to their places.
+    pub read: f64,
+    /// To put other rows in place.
     pub copy: f64,
     /// In which the worker had no batch.
     pub wait: f64,
@@ -181,6 +183,7 @@ impl AddAssign for StepSeconds {
         self.sample += more.sample;
         self.lookup += more.lookup;
         self.pull += more.pull;
+        self.read += more.read;
         self.copy += more.copy;
         self.wait += more.wait;
         self.compute += more.compute;

@@ -225,6 +225,7 @@ impl Batches<'_> {
             sample,
             lookup: load.lookup_seconds,
             pull: load.pull_seconds,
+            read: load.read_seconds,
             copy: load.copy_seconds,
             wait,
             ..StepSeconds::default()

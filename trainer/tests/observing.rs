@@ -50,7 +50,8 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
             let parts = seconds.wait + seconds.compute + seconds.update;
             assert!(parts <= seconds.step + 1e-6, "{seconds:?}");
             if step.batch == "default" {
-                let preparation = seconds.sample + seconds.lookup + seconds.pull + seconds.copy;
+                let preparation =
+                    seconds.sample + seconds.lookup + seconds.pull + seconds.read + seconds.copy;
                 assert!(preparation <= seconds.wait + 1e-6, "{seconds:?}");
             }
         }

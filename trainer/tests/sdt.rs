@@ -12,11 +12,19 @@ use std::{
 };
 
 use lodestore_client::RowSource;
+use lodestore_client::source::memory::MemorySource;
+use lodestore_graph::PartId;
+use lodestore_graph::edges::MemoryEdges;
+use lodestore_graph::relabel::Relabelling;
+use lodestore_graph::sampler::Fanout;
+use lodestore_graph::topology::{Direction, Topology};
+use lodestore_store::Dtype;
 use lodestore_trainer::config::{CheckpointConfig, OptimizerState, SdtConfig};
 use lodestore_trainer::options::{Norm, RateSchedule, UpdateOptions, WarmUp};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
 use planted::{
-    Planted, ROW_BYTES, config, counting, planted, run, run_from, run_in_ranks, run_telling,
+    Planted, ROW_BYTES, bytes_of, config, counting, planted, run, run_from, run_in_ranks,
+    run_telling,
 };
 
 /// Returns the everything that is computed, as bits.
@@ -185,6 +193,49 @@ fn local_models_and_averages_learn() {
         let accuracy = report.test_accuracy.unwrap();
         assert!(accuracy > 0.7, "{sdt:?}: {accuracy}");
     }
+}
+
+/// Returns a graph of two partitions that are equal but for the ids of their nodes.
+fn halves() -> Planted {
+    const N: u32 = 200;
+    let ends = |node: u32| (1..6).map(move |step| (node * 7 + step * step * 13) % N);
+    let of_half = |first: u32| {
+        (0..N).flat_map(move |node| ends(node).map(move |end| [first + node, first + end]))
+    };
+    let edges = MemoryEdges::new(of_half(0).chain(of_half(N)).collect()).unwrap();
+    let assignment: Vec<PartId> = (0..2 * N).map(|node| PartId((node / N) as u16)).collect();
+    let relabelling = Relabelling::new(&assignment, 2).unwrap();
+    let topology = Topology::from_edges(&edges, &relabelling, Direction::Undirected).unwrap();
+    let mut rows = MemorySource::new(relabelling.book.clone());
+    let features: Vec<f32> = (0..2 * N).map(|node| (node % N % 9) as f32 / 9.0).collect();
+    let labels: Vec<i64> = (0..2 * N).map(|node| (node % N % 2).into()).collect();
+    let splits: Vec<u8> = (0..2 * N).map(|node| u8::from(node % 20 > 0)).collect();
+    rows.add("feat", Dtype::F32, 1, bytes_of(&features, f32::to_le_bytes)).unwrap();
+    rows.add("label", Dtype::I64, 1, bytes_of(&labels, i64::to_le_bytes)).unwrap();
+    rows.add("split", Dtype::U8, 1, splits).unwrap();
+    Planted { topology, book: relabelling.book, rows: Arc::new(rows) }
+}
+
+#[test]
+fn each_partition_draws_neighbourhoods_of_its_own() {
+    let (dir, graph) = (tempfile::tempdir().unwrap(), halves());
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    let nodes = |fanout: Fanout| {
+        let config = of_sdt(2, SdtConfig::default(), dir.path());
+        let config = TrainConfig { fanouts: vec![fanout; 2], batch_size: 100, ..config };
+        let mut nodes = Vec::new();
+        run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
+            if let Progress::Step { workers, .. } = progress {
+                nodes.extend(workers.iter().map(|worker| worker.nodes));
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert_eq!(nodes.len(), 6, "two partitions, three epochs");
+        nodes.as_chunks::<2>().0.to_vec()
+    };
+    assert!(nodes(Fanout::All).iter().all(|[one, other]| one == other), "the halves are equal");
+    assert!(nodes(Fanout::at_most(2).unwrap()).iter().any(|[one, other]| one != other));
 }
 
 fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> TrainConfig {

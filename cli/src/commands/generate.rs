@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::generate::{GenerateError, GraphRecipe, generate as generate_topology};
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::{peak_anonymous_bytes, watch_memory};
 use lodestore_graph::topology::Direction;
 use lodestore_import::ImportConfig;
 use lodestore_server::limits::ROW_BYTES_MAX;
@@ -85,7 +85,7 @@ pub struct GenerateReport {
     pub seed: u64,
     pub bytes: u64,
     pub seconds: f64,
-    pub peak_rss_bytes: u64,
+    pub peak_anonymous_bytes: u64,
 }
 
 /// The graph to generate.
@@ -135,6 +135,7 @@ impl GenerateArgs {
 /// Writes all files to a staging folder, and moves it to its place.
 pub fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateReport> {
     let start = Instant::now();
+    watch_memory();
     let staging = Staging::begin(&config.out)?;
     let dir = staging.path();
     let made = generate_topology(&config.recipe, dir, &mut console.progress("edges"));
@@ -153,7 +154,7 @@ pub fn generate(config: &GenerateConfig, console: &Console) -> Result<GenerateRe
         seed,
         bytes,
         seconds: start.elapsed().as_secs_f64(),
-        peak_rss_bytes: peak_rss_bytes(),
+        peak_anonymous_bytes: peak_anonymous_bytes(),
     })
 }
 

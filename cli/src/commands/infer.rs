@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use lodestore_client::source::PullStats;
 use lodestore_client::{EmbeddedSource, RowSource};
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::{peak_anonymous_bytes, watch_memory};
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::{Dtype, Graph, GraphHandle, OpenMode, OpenOptions, TensorSpec};
 use lodestore_trainer::infer::{InferConfig, InferOutput, Inference};
@@ -68,12 +68,13 @@ struct InferReport {
     /// Whether it continued where a process had ended.
     resumed: bool,
     seconds: f64,
-    peak_rss_bytes: u64,
+    peak_anonymous_bytes: u64,
 }
 
 impl InferArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
+        watch_memory();
         let graph = Graph::open(&self.graph)?;
         console.stage("topology");
         let topology = open_topology(&graph)?;
@@ -126,7 +127,7 @@ impl InferArgs {
             bytes: u64::from(book.n_nodes()) * row_bytes,
             resumed,
             seconds: start.elapsed().as_secs_f64(),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_anonymous_bytes: peak_anonymous_bytes(),
         };
         model.remove_work()?;
         console.report(&report, text)

@@ -247,7 +247,7 @@ fn table(ondemand: &TrainReport, rapid: &TrainReport) -> Table {
     row("ms per step", &|r| format!("{:.1}", r.mean_step_seconds * 1e3));
     row("remote rows per step", &|r| human::count(r.remote_rows_per_step.round() as u64));
     row("remote MB per step", &|r| format!("{:.2}", r.remote_bytes_per_step / 1e6));
-    row("hit rate", &|r| human::percent(mean(r, |e| e.hit_rate)));
+    row("hit rate", &|r| human::percent(mean(r, |e| e.hit_rate.unwrap_or(0.0))));
     row("wait share", &|r| human::percent(wait_share(r)));
     row("MB of kept rows and window", &|r| format!("{:.1}", r.memory_measured_bytes as f64 / 1e6));
     row("setup seconds", &|r| format!("{:.2}", r.setup_seconds));

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -34,13 +34,16 @@ pub struct QueueBounds {
     pub window: usize,
     /// Most requests that are pulled together.
     pub together: usize,
+    /// Most bytes of memory: half is for the rows of requests that wait or are being pulled, the
+    /// other half for the rows that threads pull together. One request is taken whatever its size.
+    pub bytes: usize,
     /// Threads that pull.
     pub threads: usize,
 }
 
 impl Default for QueueBounds {
     fn default() -> Self {
-        Self { window: 64, together: 8, threads: 2 }
+        Self { window: 64, together: 8, bytes: usize::MAX, threads: 2 }
     }
 }
 
@@ -65,6 +68,8 @@ pub struct Ticket {
 struct QueueInner {
     source: Arc<dyn RowSource>,
     bounds: QueueBounds,
+    memory: Arc<RowMemory>,
+    n_pulled_rows: AtomicU64,
     state: Mutex<State>,
     /// Signalled for new requests and for the end of the queue.
     has_work: Condvar,
@@ -77,6 +82,8 @@ struct State {
     waiting: VecDeque<Request>,
     /// Requests that are being pulled.
     n_pulled: usize,
+    /// Bytes of the rows of requests that wait or are being pulled.
+    n_bytes: usize,
     /// No further requests come.
     is_closed: bool,
 }
@@ -90,6 +97,9 @@ struct Request {
 
 type Callback = Box<dyn FnOnce() + Send>;
 
+/// The result of a request until it is taken.
+type CountedResult = Result<CountedRows, Arc<ClientError>>;
+
 /// The result of one request, shared by the queue and its tickets.
 #[derive(Default)]
 struct Slot {
@@ -102,9 +112,23 @@ struct Slot {
 #[derive(Default)]
 struct SlotState {
     is_done: bool,
-    rows: Option<GatherResult>,
+    rows: Option<CountedResult>,
     /// Called when the rows arrive.
     callbacks: Vec<Callback>,
+}
+
+/// The memory for rows that a queue has: rows that were not taken, and those pulled together.
+#[derive(Debug, Default)]
+struct RowMemory {
+    n_bytes: AtomicUsize,
+    peak_bytes: AtomicUsize,
+}
+
+/// Rows that count until they are taken or dropped.
+struct CountedRows {
+    rows: RowBuffer,
+    n_bytes: usize,
+    memory: Arc<RowMemory>,
 }
 
 impl GatherQueue {
@@ -116,11 +140,14 @@ impl GatherQueue {
         let bounds = QueueBounds {
             window: bounds.window.max(1),
             together: bounds.together.max(1),
+            bytes: bounds.bytes,
             threads: bounds.threads.max(1),
         };
         let inner = Arc::new(QueueInner {
             source,
             bounds,
+            memory: Arc::default(),
+            n_pulled_rows: AtomicU64::new(0),
             state: Mutex::default(),
             has_work: Condvar::new(),
             has_room: Condvar::new(),
@@ -152,8 +179,9 @@ impl GatherQueue {
         let tensor = self.checked_tensor(tensor, ids)?;
         // Not an end, which a long time would have no instant for.
         let start = Instant::now();
+        let n_bytes = ids.len().saturating_mul(tensor.row_bytes());
         let mut state = self.inner.state.lock().ignore_poison();
-        while state.waiting.len() + state.n_pulled >= self.inner.bounds.window {
+        while !self.inner.bounds.has_room(&state, n_bytes) {
             let left = time.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Ok(None);
@@ -181,6 +209,19 @@ impl GatherQueue {
         Ok(self.enqueue(state, &tensor, ids))
     }
 
+    /// Returns the rows that were pulled: each once for the requests that were pulled together.
+    #[must_use]
+    pub fn n_pulled_rows(&self) -> u64 {
+        self.inner.n_pulled_rows.load(Ordering::Relaxed)
+    }
+
+    /// Returns the most bytes of rows that were in memory at once: those pulled together, and those of
+    /// requests until they are taken.
+    #[must_use]
+    pub fn peak_bytes(&self) -> usize {
+        self.inner.memory.peak_bytes.load(Ordering::Relaxed)
+    }
+
     /// Returns the tensor of a request, and fails for requests that no pull can satisfy.
     fn checked_tensor(&self, tensor: &str, ids: &[NodeId]) -> Result<TensorInfo, ClientError> {
         if !self.process.is_current() {
@@ -204,7 +245,9 @@ impl GatherQueue {
         let ticket = Ticket { slot: Arc::clone(&slot), process: self.process };
         let row_bytes = tensor.row_bytes();
         let tensor = tensor.name.as_str().into();
-        state.waiting.push_back(Request { tensor, row_bytes, ids, slot });
+        let request = Request { tensor, row_bytes, ids, slot };
+        state.n_bytes += request.n_bytes();
+        state.waiting.push_back(request);
         drop(state);
         self.inner.has_work.notify_one();
         ticket
@@ -221,18 +264,81 @@ impl Drop for GatherQueue {
     }
 }
 
+impl QueueBounds {
+    /// Returns whether a request of `n_bytes` may join those of `state`.
+    fn has_room(&self, state: &State, n_bytes: usize) -> bool {
+        let n_requests = state.waiting.len() + state.n_pulled;
+        n_requests == 0
+            || n_requests < self.window && state.n_bytes.saturating_add(n_bytes) <= self.row_bytes()
+    }
+
+    /// Returns the bytes for rows of requests that wait or are being pulled.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.bytes / 2
+    }
+
+    /// Returns the bytes for rows that one thread pulls together.
+    fn plan_bytes(&self) -> usize {
+        self.bytes / 2 / self.threads
+    }
+}
+
+impl RowMemory {
+    fn add(&self, n_bytes: usize) {
+        let before = self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        self.peak_bytes.fetch_max(before + n_bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, n_bytes: usize) {
+        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+    }
+}
+
+impl CountedRows {
+    /// Makes room for the rows of a request.
+    fn new(n_bytes: usize, memory: &Arc<RowMemory>) -> Self {
+        let mut counted =
+            Self { rows: RowBuffer::default(), n_bytes: 0, memory: Arc::clone(memory) };
+        counted.resize(n_bytes);
+        counted
+    }
+
+    /// Makes room for other rows; memory for more of them stays.
+    fn resize(&mut self, n_bytes: usize) {
+        if let Some(more) = n_bytes.checked_sub(self.n_bytes) {
+            self.memory.add(more);
+            self.n_bytes = n_bytes;
+        }
+        self.rows.resize(n_bytes);
+    }
+
+    fn take(mut self) -> RowBuffer {
+        std::mem::take(&mut self.rows)
+    }
+}
+
+impl Drop for CountedRows {
+    fn drop(&mut self) {
+        self.memory.remove(self.n_bytes);
+    }
+}
+
 impl QueueInner {
     /// Pulls groups until the queue is closed and empty. The room of a group is free before its
     /// callbacks are called.
     fn run(&self, callbacks: &Sender<Vec<Callback>>) {
-        let mut scratch = RowBuffer::default();
+        let mut scratch = CountedRows::new(0, &self.memory);
         while let Some(group) = self.next_group() {
             let results = self.pull(&group, &mut scratch);
             let mut due = Vec::new();
             for (request, rows) in group.iter().zip(results) {
                 due.append(&mut request.slot.finish(rows));
             }
-            self.state.lock().ignore_poison().n_pulled -= group.len();
+            let mut state = self.state.lock().ignore_poison();
+            state.n_pulled -= group.len();
+            state.n_bytes -= group.iter().map(Request::n_bytes).sum::<usize>();
+            drop(state);
             self.has_room.notify_all();
             if !due.is_empty() {
                 // The receiver lives until all threads of the queue have ended.
@@ -242,16 +348,19 @@ impl QueueInner {
     }
 
     /// Waits for requests. Takes the first one that a caller waits for, else the first, and up to
-    /// `together - 1` others of its tensor.
+    /// `together - 1` others of its tensor that the memory for a plan holds.
     fn next_group(&self) -> Option<Vec<Request>> {
         let mut state = self.state.lock().ignore_poison();
         loop {
             let awaited = state.waiting.iter().position(|request| request.slot.is_awaited());
             if let Some(first) = state.waiting.remove(awaited.unwrap_or(0)) {
+                let mut left = self.bounds.plan_bytes().saturating_sub(first.n_bytes());
                 let mut group = vec![first];
                 let mut at = 0;
                 while at < state.waiting.len() && group.len() < self.bounds.together {
-                    if state.waiting[at].tensor == group[0].tensor {
+                    let other = &state.waiting[at];
+                    if other.tensor == group[0].tensor && other.n_bytes() <= left {
+                        left -= other.n_bytes();
                         group.extend(state.waiting.remove(at));
                     } else {
                         at += 1;
@@ -269,7 +378,7 @@ impl QueueInner {
 
     /// Pulls the rows of a group, within the deadline of one pull. Returns the result of each
     /// request.
-    fn pull(&self, group: &[Request], scratch: &mut RowBuffer) -> Vec<GatherResult> {
+    fn pull(&self, group: &[Request], scratch: &mut CountedRows) -> Vec<CountedResult> {
         let begun = Instant::now();
         let together = match group {
             [one] => self.pull_one(one, begun).map(|rows| vec![rows]),
@@ -287,11 +396,11 @@ impl QueueInner {
         }
     }
 
-    fn pull_one(&self, request: &Request, begun: Instant) -> Result<RowBuffer, ClientError> {
-        let mut rows = RowBuffer::default();
-        rows.resize(request.n_bytes());
-        self.pull_rows(&request.tensor, &request.ids, rows.bytes_mut(), request.kind(), begun)?;
-        Ok(rows)
+    fn pull_one(&self, request: &Request, begun: Instant) -> Result<CountedRows, ClientError> {
+        let mut counted = CountedRows::new(request.n_bytes(), &self.memory);
+        let out = counted.rows.bytes_mut();
+        self.pull_rows(&request.tensor, &request.ids, out, request.kind(), begun)?;
+        Ok(counted)
     }
 
     /// Pulls rows of the source, and turns a panic into an error.
@@ -305,16 +414,18 @@ impl QueueInner {
     ) -> Result<(), ClientError> {
         let pull = AssertUnwindSafe(|| self.source.pull_since(tensor, ids, out, kind, begun));
         let pulled = catch_unwind(pull);
-        pulled.unwrap_or(Err(ClientError::Panicked { thread: "gather" })).map(drop)
+        pulled.unwrap_or(Err(ClientError::Panicked { thread: "gather" }))?;
+        self.n_pulled_rows.fetch_add(ids.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Pulls each distinct row once, and copies it to each request for it.
     fn pull_together(
         &self,
         group: &[Request],
-        scratch: &mut RowBuffer,
+        scratch: &mut CountedRows,
         begun: Instant,
-    ) -> Result<Vec<RowBuffer>, ClientError> {
+    ) -> Result<Vec<CountedRows>, ClientError> {
         let mut distinct: Vec<NodeId> =
             group.iter().flat_map(|request| &request.ids).copied().collect();
         distinct.sort_unstable();
@@ -324,9 +435,9 @@ impl QueueInner {
         scratch.resize(distinct.len() * row_bytes);
         let is_awaited = group.iter().any(|request| request.kind() == PullKind::Sync);
         let kind = if is_awaited { PullKind::Sync } else { PullKind::Vector };
-        self.pull_rows(tensor, &distinct, scratch.bytes_mut(), kind, begun)?;
-        let pulled = scratch.bytes();
-        Ok(group.iter().map(|request| request.copy_from(pulled, &distinct)).collect())
+        self.pull_rows(tensor, &distinct, scratch.rows.bytes_mut(), kind, begun)?;
+        let pulled = scratch.rows.bytes();
+        Ok(group.iter().map(|one| one.copy_from(pulled, &distinct, &self.memory)).collect())
     }
 }
 
@@ -341,17 +452,21 @@ impl Request {
     }
 
     /// Copies the rows of the request from those of `distinct`, its ascending superset.
-    fn copy_from(&self, pulled: &[u8], distinct: &[NodeId]) -> RowBuffer {
-        let mut rows = RowBuffer::default();
-        rows.resize(self.n_bytes());
+    fn copy_from(
+        &self,
+        pulled: &[u8],
+        distinct: &[NodeId],
+        memory: &Arc<RowMemory>,
+    ) -> CountedRows {
+        let mut counted = CountedRows::new(self.n_bytes(), memory);
         if self.row_bytes > 0 {
-            for (id, row) in self.ids.iter().zip(rows.bytes_mut().chunks_exact_mut(self.row_bytes))
-            {
+            let rows = counted.rows.bytes_mut().chunks_exact_mut(self.row_bytes);
+            for (id, row) in self.ids.iter().zip(rows) {
                 let at = distinct.partition_point(|other| other < id) * self.row_bytes;
                 row.copy_from_slice(&pulled[at..at + self.row_bytes]);
             }
         }
-        rows
+        counted
     }
 }
 
@@ -361,7 +476,7 @@ impl Slot {
     }
 
     /// Completes the request; returns the callbacks that are due.
-    fn finish(&self, rows: GatherResult) -> Vec<Callback> {
+    fn finish(&self, rows: CountedResult) -> Vec<Callback> {
         let mut state = self.state.lock().ignore_poison();
         state.is_done = true;
         state.rows = Some(rows);
@@ -400,7 +515,8 @@ impl Ticket {
         if !self.process.is_current() {
             return None;
         }
-        self.slot.state.lock().ignore_poison().rows.take()
+        let rows = self.slot.state.lock().ignore_poison().rows.take()?;
+        Some(rows.map(CountedRows::take))
     }
 
     /// Calls `callback` when the request completes, on the queue's thread for callbacks, one after

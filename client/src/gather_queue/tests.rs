@@ -31,7 +31,7 @@ fn rows(ticket: &Ticket) -> GatherResult {
 }
 
 fn queue_of(source: &Arc<TestSource>, window: usize, together: usize) -> GatherQueue {
-    let bounds = QueueBounds { window, together, threads: 1 };
+    let bounds = QueueBounds { window, together, threads: 1, ..QueueBounds::default() };
     GatherQueue::start(Arc::clone(source) as _, bounds).unwrap()
 }
 
@@ -43,9 +43,10 @@ proptest! {
         requests in prop::collection::vec(prop::collection::vec(0u32..40, 0..20), 1..30),
         together in 1usize..5,
         threads in 1usize..4,
+        bytes in prop_oneof![Just(usize::MAX), 0usize..2000],
     ) {
         let source = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
-        let bounds = QueueBounds { window: 64, together, threads };
+        let bounds = QueueBounds { window: 64, together, threads, bytes };
         let queue = GatherQueue::start(Arc::clone(&source) as _, bounds).unwrap();
         let tickets: Vec<Ticket> = requests.iter().map(|ids| submit(&queue, ids)).collect();
         for (ids, ticket) in requests.iter().zip(&tickets) {
@@ -70,6 +71,35 @@ fn what_waits_is_pulled_together_and_each_row_once() {
     // The first request is pulled when it arrives; the next three wait meanwhile.
     let ids: Vec<_> = pulls.iter().map(|(ids, _)| ids.clone()).collect();
     assert_eq!(ids, [nodes([9, 9]), nodes([1, 3, 7]), nodes([5])]);
+    assert_eq!(queue.n_pulled_rows(), 6);
+}
+
+#[test]
+fn a_queue_bounds_the_bytes_of_what_waits_and_of_what_goes_together() {
+    let source = Arc::new(TestSource::new(Duration::from_millis(200), u64::MAX));
+    let row_bytes = source.tensor("x").unwrap().row_bytes();
+    // Room for four rows that wait or are pulled, and for four that go together.
+    let bounds = QueueBounds { window: 64, together: 8, bytes: 8 * row_bytes, threads: 1 };
+    let queue = GatherQueue::start(Arc::clone(&source) as _, bounds).unwrap();
+    // One request is taken whatever its size.
+    let large = submit_to_thread(&queue, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    let refused = queue.submit_within("x", &mut nodes([1]), Duration::ZERO).unwrap();
+    assert!(refused.is_none(), "beside it there is no room");
+    rows(&large).unwrap();
+    let first = submit_to_thread(&queue, &[1]);
+    let others = [&[2, 3][..], &[4]].map(|ids| submit(&queue, ids));
+    let beyond = queue.submit_beyond_window("x", nodes([5, 6, 7])).unwrap();
+    let tickets = [&others[..], &[first, beyond]].concat();
+    assert!(tickets.iter().all(|ticket| ticket.wait(SOON).unwrap()));
+    let pulls = source.pulls.lock().unwrap();
+    let ids: Vec<_> = pulls.iter().skip(1).map(|(ids, _)| ids.clone()).collect();
+    assert_eq!(ids, [nodes([1]), nodes([2, 3, 4]), nodes([5, 6, 7])]);
+    // Seven rows that nobody has taken yet, and three that went together.
+    assert_eq!(queue.peak_bytes(), 10 * row_bytes);
+    for ticket in &tickets {
+        rows(ticket).unwrap();
+    }
+    assert_eq!(queue.inner.memory.n_bytes.load(Ordering::Relaxed), 3 * row_bytes);
 }
 
 #[test]
@@ -138,7 +168,7 @@ impl RowSource for FaultySource {
 fn pull_three(answer: fn(&[NodeId]) -> Option<ClientError>) -> (Vec<GatherResult>, Vec<Instant>) {
     let source_rows = TestSource::new(Duration::from_millis(100), u64::MAX);
     let source = Arc::new(FaultySource { rows: source_rows, answer, begun: Mutex::default() });
-    let bounds = QueueBounds { window: 8, together: 4, threads: 1 };
+    let bounds = QueueBounds { window: 8, together: 4, threads: 1, ..QueueBounds::default() };
     let queue = GatherQueue::start(Arc::clone(&source) as _, bounds).unwrap();
     let first = submit_to_thread(&queue, &[1]);
     let others = [2, 3, 4].map(|id| submit(&queue, &[id]));

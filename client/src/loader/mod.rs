@@ -148,7 +148,7 @@ impl BatchLoader {
         let seconds = start.elapsed().as_secs_f64();
         let local_rows = nodes.len() as u64;
         let stats =
-            LoadStats { local_rows, seconds, copy_seconds: seconds, ..LoadStats::default() };
+            LoadStats { local_rows, seconds, read_seconds: seconds, ..LoadStats::default() };
         Ok(Some((pieces, stats)))
     }
 
@@ -193,7 +193,9 @@ impl BatchLoader {
         let (mut stats, n_placed) = self.load_missing(&counts, &mut took, out)?;
         let Split { local, local_at, .. } = &self.split;
         let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
+        let reading = Instant::now();
         self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
+        took.read += reading.elapsed();
         for (((_, kept), at), stats) in batches.iter_mut().zip(&remote_at).zip(&mut stats) {
             if let Some(kept) = kept {
                 self.move_kept(&mut **kept, at, stats, &mut took, out)?;
@@ -274,8 +276,7 @@ impl BatchLoader {
         took: &mut LoadTimings,
         out: &mut [u8],
     ) -> Result<(Vec<LoadStats>, usize), ClientError> {
-        let (pulled, pull_time, n_placed) = self.pull_missing(out)?;
-        took.count(pull_time, pulled);
+        let (pulled, n_placed) = self.pull_missing(took, out)?;
         for &(from, to) in &self.split.repeats {
             let [from, to] = [from, to].map(|row| row as usize * self.row_bytes);
             out.copy_within(from..from + self.row_bytes, to);
@@ -285,11 +286,15 @@ impl BatchLoader {
 
     /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a
     /// batch needs no second copy. Meanwhile own rows that belong before those are gathered.
-    /// Returns the bytes that the pull moved, its duration, and the number of own rows in place.
-    fn pull_missing(&self, out: &mut [u8]) -> Result<(PullStats, Duration, usize), ClientError> {
+    /// Returns what the pull moved, and the number of own rows in place.
+    fn pull_missing(
+        &self,
+        took: &mut LoadTimings,
+        out: &mut [u8],
+    ) -> Result<(PullStats, usize), ClientError> {
         let Split { missing, missing_at, local, local_at, .. } = &self.split;
         if missing.is_empty() {
-            return Ok((PullStats::default(), Duration::ZERO, 0));
+            return Ok((PullStats::default(), 0));
         }
         let (start, kind) = (Instant::now(), self.kind);
         let (before, landing) = out.split_at_mut(out.len() - missing.len() * self.row_bytes);
@@ -297,28 +302,30 @@ impl BatchLoader {
         let n_placed = local_at.partition_point(|&at| (at as usize) < n_before);
         let n_placed = n_placed.min(MEANWHILE_BYTES / self.row_bytes.max(1));
         let (local, local_at) = (&local[..n_placed], &local_at[..n_placed]);
-        let (mut gathered, mut took) = (None, Duration::ZERO);
+        let (mut gathered, mut read) = (None, Duration::ZERO);
         let mut gather = || {
             if gathered.is_none() {
                 let start = Instant::now();
                 gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
-                took = start.elapsed();
+                read = start.elapsed();
             }
         };
         let pulled =
             self.remote.pull_overlapped(&self.tensor, missing, landing, kind, &mut gather)?;
-        let pull_time = start.elapsed().saturating_sub(took);
+        took.count(start.elapsed().saturating_sub(read), pulled);
+        took.read += read;
         let n_placed = if gathered.transpose()?.is_some() { n_placed } else { 0 };
         spread(out, self.row_bytes, missing_at);
-        Ok((pulled, pull_time, n_placed))
+        Ok((pulled, n_placed))
     }
 }
 
-/// Where the time of a load went, but for putting rows in place, which is the rest.
+/// Where the time of a load went, but for copying rows, which is the rest.
 #[derive(Clone, Copy, Default)]
 struct LoadTimings {
     lookup: Duration,
     pull: Duration,
+    read: Duration,
 }
 
 impl LoadTimings {
@@ -335,7 +342,9 @@ impl LoadTimings {
             of.seconds = all.as_secs_f64() / n;
             of.lookup_seconds = self.lookup.as_secs_f64() / n;
             of.pull_seconds = self.pull.as_secs_f64() / n;
-            of.copy_seconds = all.saturating_sub(self.lookup + self.pull).as_secs_f64() / n;
+            of.read_seconds = self.read.as_secs_f64() / n;
+            let rest = all.saturating_sub(self.lookup + self.pull + self.read);
+            of.copy_seconds = rest.as_secs_f64() / n;
         }
     }
 }

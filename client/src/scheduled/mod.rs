@@ -45,7 +45,8 @@ pub struct IterationConfig {
     pub window: Window,
     /// The rows that stay in memory.
     pub retention: Retention,
-    /// Most bytes of rows of the first tensor: retained ones and those of the window.
+    /// Most bytes of rows: those of the first tensor that are retained or prepared ahead, and those of
+    /// the other tensors for two batches.
     pub memory_bytes: u64,
 }
 
@@ -105,8 +106,9 @@ impl ScheduledBatches {
     ) -> Result<Self, ClientError> {
         let (tensor, others) = tensors.split_first().expect("at least one tensor");
         let version = ClientError::check_pinned(&**source, "an iteration over a schedule")?;
+        let mut others_row_bytes = 0;
         for other in others {
-            source.tensor(other)?;
+            others_row_bytes += source.tensor(other)?.row_bytes();
         }
         let loader = BatchLoader::new(Arc::clone(source), Arc::clone(source), tensor, &[])?;
         let worker = config.worker;
@@ -124,6 +126,7 @@ impl ScheduledBatches {
             schedule,
             path: path.to_owned(),
             others: others.to_vec(),
+            others_row_bytes,
             config: config.clone(),
             sender,
             stop: Arc::clone(&stop),
@@ -198,6 +201,8 @@ struct IterationWorker {
     schedule: Arc<Schedule>,
     path: PathBuf,
     others: Vec<String>,
+    /// Bytes of a row of all others together.
+    others_row_bytes: usize,
     config: IterationConfig,
     sender: SyncSender<Result<ScheduledBatch, ClientError>>,
     stop: Arc<AtomicBool>,
@@ -249,7 +254,9 @@ impl IterationWorker {
         let wanted = RowBudget { n_hot, window: config.window.n_batches };
         // With memory for less than a batch, no row is retained and no batch prepared ahead.
         let least = RowBudget { n_hot: 0, window: 0 };
-        let budget = wanted.fit(config.memory_bytes, max_nodes, row_bytes).unwrap_or(least);
+        let others_bytes = self.others_row_bytes.saturating_mul(2 * max_nodes) as u64;
+        let memory_bytes = config.memory_bytes.saturating_sub(others_bytes);
+        let budget = wanted.fit(memory_bytes, max_nodes, row_bytes).unwrap_or(least);
         let window = Window { n_batches: budget.window, ..config.window };
         let n_slots = budget.n_hot.saturating_mul(2).min(n_nodes);
         let per_worker = schedule.n_batches(config.worker);

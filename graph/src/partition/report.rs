@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::steps::{StepSeconds, peak_rss_bytes};
+use super::steps::StepSeconds;
 use super::{ClusterCounts, PartitionConfig, VertexCutReport};
 use crate::edges::{EdgeError, EdgeStream, for_each_edge};
 use crate::ids::PartId;
+use crate::process::peak_anonymous_bytes;
 use crate::topology::Direction;
 
 /// Partitions whose members are tracked in one pass, one bit each.
@@ -51,8 +52,8 @@ pub struct PartitionReport {
     pub seconds: f64,
     /// Seconds of each step, in order.
     pub steps: Vec<StepSeconds>,
-    /// Largest resident memory of the process so far; 0 where the system does not tell.
-    pub peak_rss_bytes: u64,
+    /// Most anonymous memory of the process so far; 0 where the system does not tell.
+    pub peak_anonymous_bytes: u64,
     /// The same, above what was resident when the partitioner started, this measurement not
     /// counted.
     pub peak_growth_bytes: u64,
@@ -109,7 +110,7 @@ pub(super) fn measure(
         refine_rounds: config.refine_rounds,
         seconds: steps.iter().map(|step| step.seconds).sum(),
         steps,
-        peak_rss_bytes: peak_rss_bytes(),
+        peak_anonymous_bytes: peak_anonymous_bytes(),
         peak_growth_bytes,
     })
 }
@@ -256,7 +257,7 @@ mod tests {
         let undirected = report(&edges, &[0, 0, 1, 2], 3, true);
         assert_eq!(undirected.part_halo, [2, 1, 1]);
         assert_eq!(undirected.part_edges, [4, 1, 2]);
-        assert!(undirected.peak_rss_bytes > 1 << 20);
+        assert!(undirected.peak_anonymous_bytes > 1 << 20);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! How long each step of a partitioner takes, and how much memory it adds. Linux' `/proc` reports
-//! the memory of this process.
+//! How long each step of a partitioner takes, and how much memory it adds.
 
 use std::time::Instant;
 
 use serde::Serialize;
+
+use crate::process::{anonymous_bytes, peak_anonymous_bytes, watch_memory};
 
 /// One step of a partitioner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -22,15 +23,16 @@ pub struct StepSeconds {
 pub(super) struct Steps {
     n_edges: u64,
     since: Instant,
-    rss_at_start_bytes: u64,
+    at_start_bytes: u64,
     done: Vec<StepSeconds>,
 }
 
 impl Steps {
     /// Starts; each pass is over `n_edges` edges.
     pub(super) fn new(n_edges: u64) -> Self {
-        let rss_at_start_bytes = rss_bytes();
-        Self { n_edges, since: Instant::now(), rss_at_start_bytes, done: Vec::new() }
+        watch_memory();
+        let at_start_bytes = anonymous_bytes();
+        Self { n_edges, since: Instant::now(), at_start_bytes, done: Vec::new() }
     }
 
     /// Records that the time since the last step was spent on `step`, which read all edges `passes`
@@ -44,32 +46,8 @@ impl Steps {
         self.since = now;
     }
 
-    /// Returns the steps done, and the most resident memory so far above that at the start.
+    /// Returns the steps done, and the most anonymous memory so far above that at the start.
     pub(super) fn finish(self) -> (Vec<StepSeconds>, u64) {
-        (self.done, peak_rss_bytes().saturating_sub(self.rss_at_start_bytes))
+        (self.done, peak_anonymous_bytes().saturating_sub(self.at_start_bytes))
     }
-}
-
-/// Returns the most bytes that this process ever had resident; 0 where the system does not tell.
-#[must_use]
-pub fn peak_rss_bytes() -> u64 {
-    figure_bytes("VmHWM:")
-}
-
-/// Returns the bytes that this process has resident; 0 where the system does not report it.
-fn rss_bytes() -> u64 {
-    figure_bytes("VmRSS:")
-}
-
-/// Resets the high-water mark of resident memory to what is resident, where the system can. Each of
-/// several runs in one process then reports its own peak.
-pub fn forget_peak_rss() {
-    // Without it peaks are those of the process; there is nothing else to do about it.
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-fn figure_bytes(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }

@@ -215,7 +215,7 @@ proptest! {
     #[test]
     fn every_edge_and_every_replica_is_in_a_load(
         ends in prop::collection::vec((0u32..30, 0u32..30), 0..120),
-        counts in prop::sample::select(vec![vec![30], vec![10, 20], vec![0, 7, 0, 23], vec![30, 0]]),
+        counts in prop::sample::select(vec![vec![30], vec![10, 20], vec![0, 7, 0, 23], vec![30, 0], vec![6, 9, 7, 8]]),
     ) {
         let edges = distinct(&ends);
         let loads = loads(&edges, &counts);

@@ -22,8 +22,12 @@ pub struct TlsFiles {
 /// Which tables are loaded after a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreloadChoice {
+    /// Each whose tier holds it.
+    Whole,
     /// Each whose tier holds it, or whose tier has remembered rows.
     Auto,
+    /// Nothing.
+    Nothing,
     /// The tensor of this name; what its tier holds of it, where that is not all and none of its
     /// rows are remembered.
     Tensor(String),
@@ -35,6 +39,7 @@ impl FromStr for PreloadChoice {
     fn from_str(text: &str) -> Result<Self, Infallible> {
         Ok(match text {
             "auto" => Self::Auto,
+            "none" => Self::Nothing,
             name => Self::Tensor(name.to_owned()),
         })
     }

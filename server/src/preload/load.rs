@@ -46,6 +46,8 @@ impl Shard {
         let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
         let portions = if n_slots >= n_owned {
             whole
+        } else if wanted == PreloadRule::Whole {
+            return 0;
         } else {
             let name = &plan.partitions.tensors[tensor].description.name;
             let stripes = plan.partitions.tensors[tensor].stripes;
@@ -124,14 +126,14 @@ impl Shard {
         let is_loaded = counters.preloaded_bytes.load(Ordering::Relaxed)
             >= counters.preload_bytes.load(Ordering::Relaxed);
         // Half of what was remembered is worse than all of it.
-        if !plan.preload.is_wanted() || !is_loaded {
+        if !plan.preload.remembers() || !is_loaded {
             return;
         }
         let mut all = Vec::new();
         for (tensor, rows) in self.tensors.iter().enumerate() {
             let whole = self.portions(tensor, |_, n_rows| Some(Rows::Range(0, n_rows)));
             let n_owned: u64 = whole.iter().map(Portion::n_rows).sum();
-            if plan.preload.wanted[tensor] != PreloadRule::No && rows.n_slots() < n_owned {
+            if plan.preload.wanted[tensor].remembers() && rows.n_slots() < n_owned {
                 let name = &plan.partitions.tensors[tensor].description.name;
                 let hot = rows.hottest(&plan.partitions).into_iter();
                 all.extend(hot.map(|(part, rows)| (part, name.clone(), rows)));

@@ -28,8 +28,19 @@ use hot_rows::{HotRows, Owner};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PreloadRule {
     No,
-    IfItFits,
+    /// The table, if the tier holds it.
+    Whole,
+    /// The table, else what was remembered of it.
+    WholeOrRemembered,
+    /// The table, else what was remembered of it, else its first rows.
     WhatFits,
+}
+
+impl PreloadRule {
+    /// Returns whether rows of a table that the tier does not hold are remembered.
+    fn remembers(self) -> bool {
+        matches!(self, Self::WholeOrRemembered | Self::WhatFits)
+    }
 }
 
 /// The rows that are loaded, shared by all shards.
@@ -78,7 +89,7 @@ impl Preload {
             resident: Mutex::default(),
             fault: Mutex::default(),
         };
-        if this.is_wanted() {
+        if this.remembers() {
             for &part in &*partitions.parts() {
                 match hot_rows::read(&Disk, &this.dir, this.owner(partitions, part)) {
                     Ok(Some(rows)) => {
@@ -92,8 +103,8 @@ impl Preload {
         Ok(this)
     }
 
-    fn is_wanted(&self) -> bool {
-        self.wanted.iter().any(|wanted| *wanted != PreloadRule::No)
+    fn remembers(&self) -> bool {
+        self.wanted.iter().any(|rule| rule.remembers())
     }
 
     /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
@@ -171,9 +182,14 @@ fn wanted(
     partitions: &Partitions,
 ) -> Result<Vec<PreloadRule>, ServerError> {
     let names = || partitions.tensors.iter().map(|tensor| tensor.description.name.as_str());
-    let is_auto = choices.contains(&PreloadChoice::Auto);
-    let first = if is_auto { PreloadRule::IfItFits } else { PreloadRule::No };
-    let mut wanted = vec![first; partitions.tensors.len()];
+    let of_all = if choices.contains(&PreloadChoice::Auto) {
+        PreloadRule::WholeOrRemembered
+    } else if choices.contains(&PreloadChoice::Whole) {
+        PreloadRule::Whole
+    } else {
+        PreloadRule::No
+    };
+    let mut wanted = vec![of_all; partitions.tensors.len()];
     for choice in choices {
         let PreloadChoice::Tensor(name) = choice else { continue };
         let Some(position) = names().position(|known| known == name) else {

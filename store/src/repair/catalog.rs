@@ -312,7 +312,7 @@ impl<'a> CatalogPlan<'a> {
             // changed a row of this partition. The next opening for writing decides that.
             let newest = commits.iter().find(|it| it.number == version && it.commit.is_known());
             if newest.is_some_and(|it| neighbour.has_made(it)) {
-                commits.extend(neighbour.commits);
+                commits = neighbour.commits_of_both(&commits);
             }
         }
         commits.retain(|it| it.number <= version && it.commit.is_known());
@@ -506,6 +506,16 @@ impl Neighbour {
     /// Returns whether it took part in the commit whose id a file tells.
     fn has_made(&self, told: &VersionId) -> bool {
         self.commits.contains(told) || self.of_files.contains(told)
+    }
+
+    /// Returns its commits, without those of versions that files of another partition tell to be of
+    /// another commit: one that was aligned has made the versions before by commits of its own.
+    fn commits_of_both(&self, told: &[VersionId]) -> Vec<VersionId> {
+        let is_other = |made: &VersionId| {
+            let mut of_number = told.iter().filter(|it| it.number == made.number);
+            of_number.any(|it| it.commit.is_known() && !self.has_made(it))
+        };
+        self.commits.iter().filter(|made| !is_other(made)).copied().collect()
     }
 }
 

@@ -44,7 +44,7 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
         let first = &found.epochs[0];
         assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
-        assert_eq!(first.hit_rate, 1.0, "{hot_policy:?}");
+        assert_eq!(first.found_share(), 1.0, "{hot_policy:?}");
         // The window of two, and the batch after it, do not reach into the second epoch yet, whose
         // set may be late.
         let within = &by_step[..first.steps as usize - 3];

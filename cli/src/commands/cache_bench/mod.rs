@@ -17,7 +17,7 @@ use clap::Args;
 use lodestore_cache::replay::TierSizes;
 use lodestore_cache::two_level::Inclusion;
 use lodestore_cache::{PolicyKind, Trace};
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::{peak_anonymous_bytes, watch_memory};
 
 use self::capacity::{Capacities, Devices};
 use self::charts::{batches_per_point, by_capacity, by_delta, over_time};
@@ -223,6 +223,7 @@ impl CacheBenchArgs {
 
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
+        watch_memory();
         let config = self.check()?;
         let prefix = config.misses.as_ref().map(|misses| &misses.prefix);
         for path in [&config.csv, &config.svg, &config.over_time, &config.by_delta]
@@ -271,7 +272,7 @@ impl CacheBenchArgs {
             results,
             omitted,
             seconds: start.elapsed().as_secs_f64(),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_anonymous_bytes: peak_anonymous_bytes(),
         };
         config.write(&report, &lanes)?;
         console.report(&report, text)

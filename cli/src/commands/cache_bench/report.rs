@@ -31,7 +31,7 @@ pub(super) struct BenchReport {
     pub(super) best: Vec<BestDecay>,
     pub(super) omitted: Vec<Omitted>,
     pub(super) seconds: f64,
-    pub(super) peak_rss_bytes: u64,
+    pub(super) peak_anonymous_bytes: u64,
 }
 
 /// The replayed trace.

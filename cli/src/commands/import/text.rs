@@ -33,7 +33,7 @@ pub(super) fn imported(report: &ImportReport) -> String {
         with_fate(report.self_loops, report.self_loops_dropped),
         with_fate(report.duplicate_edges, report.duplicates_dropped),
         human::seconds(report.seconds),
-        human::bytes(report.peak_rss_bytes),
+        human::bytes(report.peak_anonymous_bytes),
     )
 }
 

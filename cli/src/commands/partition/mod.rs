@@ -170,7 +170,7 @@ fn run_one(
     config: &PartitionConfig,
     out: Option<&Path>,
 ) -> Result<PartitionReport> {
-    lodestore_graph::forget_peak_rss();
+    lodestore_graph::process::forget_peak_memory();
     let found = partition(edges, edges.n_nodes(), config)?;
     if let Some(out) = out {
         write_assignment(out, &found.assignment)

@@ -47,7 +47,7 @@ pub(super) fn one(report: &OneReport) -> String {
         report.node_balance,
         report.edge_balance,
         human::seconds(report.seconds),
-        human::bytes(report.peak_rss_bytes),
+        human::bytes(report.peak_anonymous_bytes),
         human::bytes(report.peak_growth_bytes),
         stream_order(&report.stream_order, report.edges),
     )

@@ -76,10 +76,10 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "P")]
     #[serde(deserialize_with = "parsed")]
     pub(super) policy: Option<PolicyKind>,
-    /// Load these tensors into memory right after the start, behind all pulls: names, or auto for
-    /// each that memory holds. A tensor of which memory holds a part gets the rows that were
-    /// resident when the server was last stopped cleanly.
-    #[arg(long, value_name = "T,T,...|auto", value_delimiter = ',')]
+    /// Load tensors into memory right after the start, behind all pulls: each that memory holds,
+    /// unless given. Or those of these names; or auto for each that memory holds, and of the others
+    /// the rows that were resident when the server was last stopped cleanly; or none.
+    #[arg(long, value_name = "T,T,...|auto|none", value_delimiter = ',')]
     #[serde(deserialize_with = "one_or_several")]
     pub(super) preload: Vec<PreloadChoice>,
     /// Folder in which --preload remembers which rows were resident; hot-rows in the graph's unless
@@ -290,6 +290,25 @@ impl ServeSettings {
             )));
         }
         Ok(())
+    }
+
+    /// Returns the tensors to load ahead, those that memory holds unless others are named.
+    pub(super) fn preloaded(&self) -> Result<Vec<PreloadChoice>, UsageError> {
+        let choices = match self.preload.is_empty() {
+            true => vec![PreloadChoice::Whole],
+            false => self.preload.clone(),
+        };
+        if choices.len() > 1 && choices.contains(&PreloadChoice::Nothing) {
+            return Err(UsageError::new("--preload: expected none alone, found others beside it"));
+        }
+        let remembers =
+            |choice: &_| matches!(choice, PreloadChoice::Auto | PreloadChoice::Tensor(_));
+        if self.state_dir.is_some() && !choices.iter().any(remembers) {
+            let message = "--state-dir is for rows that --preload auto, or --preload with names, \
+                           remembers; give one of them";
+            return Err(UsageError::new(message));
+        }
+        Ok(choices)
     }
 
     /// Returns the files of TLS, if it is requested.

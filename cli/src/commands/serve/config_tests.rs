@@ -32,7 +32,7 @@ fn a_flag_goes_before_each_setting_of_the_file() {
     let other = "
         local-parts = true\nlisten = '10.1.1.1:1'\nshard-port-base = 1\nunix = 'a'\n\
         unix-mode = '640'\nmetrics = '10.1.1.1:2'\nmetrics-host = ['b']\nshards = 1\n\
-        memory = '1MiB'\npolicy = 'lru'\npreload = ['none']\nstate-dir = 'c'\n\
+        memory = '1MiB'\npolicy = 'lru'\npreload = ['x']\nstate-dir = 'c'\n\
         volatile = ['h3:1xf32']\nfollow = ['10.1.1.1:3']\nfollow-interval = 1\n\
         follow-token-file = 'd'\nfollow-tls-ca = 'e'\ndisk = '1GiB'\npublish = 's3://f/f'\n\
         publish-within = 77\nlog-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\

@@ -123,7 +123,7 @@ impl ServeArgs {
             n_shards: settings.shards.unwrap_or(0),
             tier_bytes: settings.memory.unwrap_or(defaults.tier_bytes),
             policy: settings.policy.unwrap_or(defaults.policy),
-            preload: settings.preload.clone(),
+            preload: settings.preloaded()?,
             state_dir: settings.state_dir.clone(),
             volatile: settings.volatile.clone(),
             writable: settings.writable,

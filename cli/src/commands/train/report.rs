@@ -38,7 +38,7 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
         &human::seconds(epoch.seconds),
         &human::count(epoch.remote_rows),
         &human::bytes(epoch.remote_bytes),
-        &human::percent(epoch.hit_rate),
+        &epoch.hit_rate.map_or_else(|| "-".to_owned(), human::percent),
         &human::percent(epoch.wait_seconds / epoch.seconds.max(1e-9)),
     ])
 }
@@ -48,9 +48,9 @@ pub(super) fn epoch_row(epoch: &EpochReport) -> String {
 pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let mut seconds = StepSeconds::default();
     workers.iter().for_each(|worker| seconds += worker.seconds);
-    let StepSeconds { step, sample, lookup, pull, copy, wait, compute, .. } = seconds;
+    let StepSeconds { step, sample, lookup, pull, read, copy, wait, compute, .. } = seconds;
     let share = |of: f64| format!("{:.0}", 100.0 * of / step.max(1e-9));
-    let [sample, lookup, pull, copy] = [sample, lookup, pull, copy].map(share);
+    let [sample, lookup, pull, read, copy] = [sample, lookup, pull, read, copy].map(share);
     let (wait, compute) = (share(wait), share(compute));
     let sum = |of: fn(&RowsBySource) -> u64| -> u64 { workers.iter().map(|w| of(&w.rows)).sum() };
     let kept = sum(kept);
@@ -59,7 +59,7 @@ pub(super) fn step_line(loss: f64, workers: &[WorkerStep]) -> String {
     let bytes: u64 = workers.iter().map(|worker| worker.bytes.remote + worker.bytes.ahead).sum();
     format!(
         "loss {loss:.4}; compute {compute} %, wait {wait}, sample {sample}, lookup {lookup}, pull {pull}, \
-         copy {copy}; {local} rows local, {kept} kept, {remote} remote ({}){}",
+         read {read}, copy {copy}; {local} rows local, {kept} kept, {remote} remote ({}){}",
         human::bytes(bytes),
         traffic(workers)
     )
@@ -85,12 +85,17 @@ fn kept(rows: &RowsBySource) -> u64 {
 /// Returns where a mean step's time went, and what it took to prepare its batch: perhaps beside
 /// other steps.
 fn shares(step: &StepShares) -> [String; 2] {
-    let StepShares { compute, wait, update, others, sample, lookup, pull, copy, .. } = *step;
+    let StepShares { compute, wait, update, others, .. } = *step;
     let [compute, wait, update, others] = [compute, wait, update, others].map(human::percent);
-    let [sample, lookup, pull, copy] = [sample, lookup, pull, copy].map(human::percent);
+    let StepShares { prepare, sample, lookup, pull, read, copy, .. } = *step;
+    let [prepare, sample, lookup, pull, read, copy] =
+        [prepare, sample, lookup, pull, read, copy].map(human::percent);
     [
         format!("compute {compute}, wait {wait}, update {update}, other workers {others}"),
-        format!("sample {sample} of a step, lookup {lookup}, pull {pull}, copy {copy}"),
+        format!(
+            "prepared in {prepare} of a step's time: sample {sample}, lookup {lookup}, pull {pull}, \
+             read own rows {read}, copy {copy}"
+        ),
     ]
 }
 
@@ -111,6 +116,17 @@ fn rows(epochs: &[EpochReport]) -> String {
         sum(|epoch| epoch.hot_set_rows + epoch.filled_rows + epoch.ahead_rows),
     ];
     format!("{local} local, {kept} kept, {together}{missed} remote; {ahead} pulled to be kept")
+}
+
+/// Returns the bytes of own rows, and of what was read from disk for all.
+fn read_from_disk(disk_bytes: u64, epochs: &[EpochReport]) -> String {
+    let own_bytes: u64 = epochs.iter().map(|epoch| epoch.local_bytes).sum();
+    let (own, disk) = (human::bytes(own_bytes), human::bytes(disk_bytes));
+    let times = match own_bytes {
+        0 => String::new(),
+        _ => format!(", {:.1} times as much", disk_bytes as f64 / own_bytes as f64),
+    };
+    format!("{own} of own rows used; {disk} read from disk in all{times}")
 }
 
 /// Returns what `hop` moved beside rows.
@@ -179,6 +195,7 @@ fn bottleneck(step: &StepShares) -> String {
         Preparation::Sample => "waiting for batches, most of it sampling",
         Preparation::Lookup => "waiting for rows, most of it looking up",
         Preparation::Pull => "waiting for rows, most of it on their way",
+        Preparation::Read => "waiting for rows, most of it reading own rows",
         Preparation::Copy => "waiting for rows, most of it copying",
     };
     let of = |share| format!("{} of a step", human::percent(share));
@@ -258,6 +275,8 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         ("model", format!("{}, {workers}, on {}", report.model, report.device)),
     ]);
     lines.push(("rows", rows(&report.epochs)));
+    lines
+        .extend(report.disk_bytes.map(|n_bytes| ("disk", read_from_disk(n_bytes, &report.epochs))));
     lines.extend(report.hop.map(|hop| ("hop", moved(hop, &report.epochs))));
     lines.extend(report.sdt.map(|sdt| ("sdt", partitioned(sdt, &report.epochs))));
     lines.extend(report.full.as_ref().map(|full| ("full", exchanged(full, &report.epochs))));
@@ -296,13 +315,12 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
             (_, Some(HotPolicy::Oracle)) => "oracle + window",
             (Strategy::Massive, _) => "buffer + batches",
             (Strategy::Sdt, _) => "partitions",
-
             _ => "batch",
         };
         lines.push((kept, format!("{held} held{bound} per worker")));
     }
     lines.extend(tiers.iter().map(of_tier));
-    lines.push(("peak memory", human::bytes(report.peak_rss_bytes)));
+    lines.push(("peak memory", human::bytes(report.peak_anonymous_bytes)));
     let lines = lines.iter().map(|(name, value)| format!("\n  {name:<17}  {value}"));
     lines.collect()
 }

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
 use lodestore_client::Client;
-use lodestore_graph::peak_rss_bytes;
+use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes};
 use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
 use lodestore_trainer::collective::Collective;
@@ -53,7 +53,8 @@ pub(super) fn follow(run: &TrainRun) -> Result<()> {
     match train_together(&config, &on, sources, joined.collective(), no_progress) {
         Err(error) => Err(joined.failed(error)),
         Ok(_) => {
-            let mut figures = figures(peak_rss_bytes(), &opened.tiers.report());
+            let mut figures =
+                figures(peak_anonymous_bytes(), disk_read_bytes(), &opened.tiers.report());
             joined.sums(&mut figures)
         }
     }
@@ -114,10 +115,11 @@ pub(super) fn train_telling(
     };
     let mut tiers = opened.tiers.report();
     if joined.leads() && report.processes > 1 {
-        let mut sums = figures(report.peak_rss_bytes, &tiers);
+        let mut sums = figures(report.peak_anonymous_bytes, report.disk_bytes, &tiers);
         joined.sums(&mut sums)?;
-        report.peak_rss_bytes = sums[0];
-        tiers.iter_mut().zip(sums[1..].as_chunks().0).for_each(|(tier, sums)| tier.set(*sums));
+        report.peak_anonymous_bytes = sums[0];
+        report.disk_bytes = report.disk_bytes.map(|_| sums[1]);
+        tiers.iter_mut().zip(sums[2..].as_chunks().0).for_each(|(tier, sums)| tier.set(*sums));
     }
     if let (Ok(()), Some(error)) = (&told, &report.save_error) {
         told = Err(anyhow!("--save-model: {error}"));
@@ -136,9 +138,9 @@ fn heed(heeded: &mut Option<SignalGuard>) -> Result<()> {
 }
 
 /// Returns the report of a process at the end: its memory, and the counters of each tier.
-fn figures(rss_bytes: u64, tiers: &[TierReport]) -> Vec<u64> {
+fn figures(memory_bytes: u64, disk_bytes: Option<u64>, tiers: &[TierReport]) -> Vec<u64> {
     let of_tiers = tiers.iter().flat_map(TierReport::figures);
-    [rss_bytes].into_iter().chain(of_tiers).collect()
+    [memory_bytes, disk_bytes.unwrap_or(0)].into_iter().chain(of_tiers).collect()
 }
 
 /// Resources that a process has open to train.

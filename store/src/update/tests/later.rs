@@ -1,6 +1,7 @@
 //! Files of a later version than the catalog's: what a crash has left is removed, and what was
 //! committed never is.
 
+use lodestore_graph::PartId;
 use std::fs;
 use std::path::PathBuf;
 
@@ -208,4 +209,37 @@ fn a_repaired_partition_claims_no_version_that_its_files_do_not_show() {
     assert_eq!(version.number, 4);
     let rows = seqs(&latest(&Arc::new(live)), "feat");
     assert_eq!((rows[0], rows[N_NODES as usize - 1]), (2, 0));
+}
+
+/// A partition that was aligned has made the version before by a commit of its own: a repair of
+/// another partition does not take that for its own.
+#[test]
+fn a_repaired_partition_claims_no_commit_of_an_aligned_neighbour() {
+    let ring = ring(N_NODES, 2, 2);
+    let dir = ring.out().join("part-000");
+    let old = ring.dir.path().join("old");
+    copy_all(&dir, &old);
+    let ids: Vec<u32> = (0..N_NODES).collect();
+    let live = writer(&ring);
+    for seq in 1..=2 {
+        put(&live, "feat", &ids, seq);
+        live.commit_version().unwrap();
+    }
+    let other = PartId(1);
+    let made = live.commit_of(other, 3).unwrap();
+    assert!(made.is_known());
+    drop(live);
+    fs::remove_dir_all(&dir).unwrap();
+    copy_all(&old, &dir);
+    let live = aligned(&ring);
+    assert_ne!(live.commit_of(PartId(0), 3).unwrap(), made);
+    put(&live, "feat", &ids, 3);
+    let version = live.commit_version().unwrap();
+    let newest = live.version_id().unwrap();
+    drop(live);
+    fs::remove_dir_all(catalog_of(&ring, other.0)).unwrap();
+    repaired(&ring.out());
+    let live = writer(&ring);
+    assert_eq!(live.part_version_id(other), Some(newest), "{version}");
+    assert!(!live.commit_of(other, 3).unwrap().is_known());
 }

@@ -144,7 +144,7 @@ class _Scratch:
         """Replaces the paths of files by the arguments that they stand for."""
         for path, argument in self._arguments.items():
             text = text.replace(str(path), argument)
-        return text
+        return text.replace("(--nan keep)", '(nan="keep")')
 
     def __enter__(self) -> _Scratch:
         return self
@@ -164,6 +164,8 @@ def _array(name: str, value: Any) -> np.ndarray:
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     array = np.asanyarray(value)
+    if isinstance(array, np.ma.MaskedArray):
+        raise DtypeError(f"{name}: expected an array without a mask; fill it before the import")
     if array.dtype == object:
         raise DtypeError(f"{name}: expected an array of numbers, found {type(value).__name__}")
     return array
@@ -237,7 +239,7 @@ def _tensor_file(name: str, rows: Any, scratch: _Scratch, dtypes: dict[str, str]
         dtypes.setdefault(name, "bf16")
     else:
         rows = _array(name, rows)
-        dtype = rows.dtype
+        dtype = rows.dtype.newbyteorder("<")
     shape = tuple(rows.shape)
     if dtype.kind == "b":
         dtype = np.dtype(np.uint8)
@@ -278,6 +280,9 @@ def _n_rows(tensors: Mapping[str, Any] | None) -> int:
 
 
 def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: _Scratch) -> Path:
+    if not isinstance(splits, Mapping):
+        found = type(splits).__name__
+        raise ValueError(f"splits: expected a dict by train, val and test, found {found}")
     of_node = np.full(n_nodes, _NONE, np.uint8)
     for name, ids in splits.items():
         if name not in _SPLITS:
@@ -295,6 +300,10 @@ def _split_file(splits: Mapping[str, Any], n_nodes: int, scratch: _Scratch) -> P
         array = array.astype(np.int64)
         if array.size and (array.min() < 0 or array.max() >= n_nodes):
             raise ShapeError(f"splits[{name!r}]: ids must be from 0 to {n_nodes - 1}")
+        if len(np.unique(array)) < len(array):
+            raise ShapeError(
+                f"splits[{name!r}] names nodes several times; a mask has the type bool"
+            )
         if (of_node[array] != _NONE).any():
             raise ShapeError(f"splits[{name!r}] names nodes that another split has too")
         of_node[array] = _SPLITS[name]

@@ -75,8 +75,22 @@ class Graph:
         tensors: Sequence[str] | None = None,
         max_bytes: int | None = None,
     ) -> Queue: ...
-    def put(self, tensor: str, ids: _Ids, rows: npt.ArrayLike) -> None: ...
-    def new_tensor(self, name: str, dtype: npt.DTypeLike, width: int = 1) -> TensorWriter: ...
+    def put(
+        self,
+        tensor: str,
+        ids: _Ids,
+        rows: npt.ArrayLike,
+        *,
+        nan: Literal["refuse", "keep"] = "refuse",
+    ) -> None: ...
+    def new_tensor(
+        self,
+        name: str,
+        dtype: npt.DTypeLike,
+        width: int = 1,
+        *,
+        nan: Literal["refuse", "keep"] = "refuse",
+    ) -> TensorWriter: ...
     def schedule(
         self,
         path: _Path,
@@ -138,7 +152,13 @@ class Tensor:
         dtype: npt.DTypeLike | None = None,
         bulk: bool = False,
     ) -> _Array: ...
-    def put(self, ids: _Ids, rows: npt.ArrayLike) -> None: ...
+    def put(
+        self,
+        ids: _Ids,
+        rows: npt.ArrayLike,
+        *,
+        nan: Literal["refuse", "keep"] = "refuse",
+    ) -> None: ...
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> _Array: ...
     def __reduce__(self) -> tuple[Any, ...]: ...
 

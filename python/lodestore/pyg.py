@@ -11,6 +11,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -268,9 +269,13 @@ def _seed_nodes(graph: Graph, input_nodes: Any) -> Tensor:
         isinstance(input_nodes, tuple) and input_nodes and isinstance(input_nodes[0], str)
     ):
         raise NotImplementedError(f"input_nodes={input_nodes!r}: nodes have one type; give ids")
-    nodes = torch.as_tensor(
-        np.asarray(input_nodes) if not torch.is_tensor(input_nodes) else input_nodes
-    )
+    if not torch.is_tensor(input_nodes):
+        array = np.asarray(input_nodes)
+        if array.dtype.kind not in "biuf":
+            found = type(input_nodes).__name__
+            raise DtypeError(f"input_nodes are ids, a mask or None, found {found}")
+        input_nodes = array.astype(array.dtype.newbyteorder("="), copy=False)
+    nodes = torch.as_tensor(input_nodes)
     if nodes.dtype == torch.bool:
         if tuple(nodes.shape) != (graph.nodes,):
             raise ShapeError(
@@ -282,6 +287,24 @@ def _seed_nodes(graph: Graph, input_nodes: Any) -> Tensor:
     if nodes.numel() and nodes.is_floating_point():
         raise DtypeError(f"input_nodes are integers or a mask, found {nodes.dtype}")
     return nodes.to(torch.int64)
+
+
+@dataclass
+class _Place:
+    """The place of the newest iterator of a loader, or of the next one where there is none."""
+
+    epoch: int = 1
+    batches: int = 0
+    newest: object | None = None
+
+
+@dataclass
+class _Counts:
+    """What the iterators of a loader have done."""
+
+    batches: int = 0
+    rows: int = 0
+    wait_seconds: float = 0.0
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[misc]
@@ -306,7 +329,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
     epoch, an order and a version of its own, unless `persistent_workers` are shared by all.
 
     The rows of an epoch are of one version, `version`: the one that is committed when the epoch
-    begins. The next epoch has what was committed meanwhile; memory of another version is emptied.
+    begins. The next epoch has what was committed meanwhile where the graph follows commits (one of
+    servers, or opened for writing); memory of another version is emptied.
 
     Batches have no attributes of edges: index yours by `batch.e_id`, positions in `Graph.csc`.
     """
@@ -330,10 +354,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         _refuse_unsupported(loader)
         if isinstance(num_neighbors, Mapping) or not isinstance(num_neighbors, Sequence):
             raise NotImplementedError("num_neighbors is a list of one number for each hop")
+        if not all(isinstance(number, int | np.integer) for number in num_neighbors):
+            raise ValueError(f"num_neighbors are whole numbers, found {list(num_neighbors)}")
+        if loader.get("batch_size", 1) is None and loader.get("batch_sampler") is None:
+            raise NotImplementedError("batch_size=None: give the number of seeds of a batch")
         self._is_ordered = bool(loader.get("shuffle")) and loader.get("generator") is None
-        # The place of the newest iterator, or of the next one where there is none.
-        self._epoch, self._batches_done = 1, 0
-        self._newest: object | None = None
+        self._place, self._counts = _Place(), _Counts()
         store = FeatureStore(graph, attrs)
         self._row_bytes = sum(
             graph[name].width * graph[name].dtype.itemsize for name in store.attrs.values()
@@ -348,7 +374,6 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         self._graph, self._pinned = graph, graph.at()
         self._queue = self._pinned.queue(**self._bounds)
         self.window = window
-        self._wait_seconds, self._batches, self._rows = 0.0, 0, 0
         super().__init__(
             data=(store, GraphStore(graph)),
             num_neighbors=list(num_neighbors),
@@ -362,29 +387,32 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         """Makes `epoch`, 1 or more, the next one."""
         if epoch < 1:
             raise ValueError(f"epochs are counted from 1, found {epoch}")
-        self._epoch, self._batches_done = epoch, 0
-        self._newest = None
+        self._place.epoch, self._place.batches, self._place.newest = epoch, 0, None
 
     def state_dict(self) -> dict[str, int]:
         """Returns the seed, the epoch, and the batches of it that were handed out."""
         seed = self.node_sampler.seed
-        return {"seed": seed, "epoch": self._epoch, "batches": self._batches_done}
+        return {"seed": seed, "epoch": self._place.epoch, "batches": self._place.batches}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Makes the next iteration go on after the batches of `state`.
 
-        Raises ValueError for the state of a loader of another seed.
+        Raises ValueError for the state of a loader of another seed, or of no loader.
         """
+        numbers = {"seed", "epoch", "batches"}
+        if not isinstance(state, Mapping) or not numbers <= state.keys():
+            raise ValueError(f"expected a state of `state_dict`, found {state!r}")
         if state["seed"] != self.node_sampler.seed:
             found, here = state["seed"], self.node_sampler.seed
-            raise ValueError(f"the state is of seed {found}, and the loader has seed {here}")
+            raise ValueError(f"the state is of seed {found!r}, and the loader has seed {here}")
         self.set_epoch(state["epoch"])
-        self._batches_done = state["batches"]
+        self._place.batches = state["batches"]
 
     def __iter__(self) -> Iterator[Any]:
-        if self._newest is not None:
-            self._epoch, self._batches_done = self._epoch + 1, 0
-        self.node_sampler.epoch.fill_(self._epoch)
+        place = self._place
+        if place.newest is not None:
+            place.epoch, place.batches = place.epoch + 1, 0
+        self.node_sampler.epoch.fill_(place.epoch)
         newest = self._graph.at()
         if newest.version_id != self._pinned.version_id:
             self._pinned, self._queue = newest, newest.queue(**self._bounds)
@@ -408,9 +436,9 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         were read, each row once for the batches of a plan, since memory was last empty.
         """
         return {
-            "batches": self._batches,
-            "rows": self._rows,
-            "wait_seconds": self._wait_seconds,
+            "batches": self._counts.batches,
+            "rows": self._counts.rows,
+            "wait_seconds": self._counts.wait_seconds,
             **self._queue.stats(),
         }
 
@@ -418,16 +446,17 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         return _WindowIterator(self)
 
     def _of_an_epoch(self) -> NeighborLoader:
-        """Returns a loader with a sampler and an order of its own."""
-        view = copy.copy(self)
-        changed: dict[str, Any] = {
-            "node_sampler": self.node_sampler.copy(),
-            "collate_fn": types.MethodType(type(self).collate_fn, view),
-        }
+        """Returns a loader with a sampler and an order of its own, which refers to no other."""
+        # What workers call must refer to no loader that has it: they end with their last reference.
+        drawing, view = copy.copy(self), copy.copy(self)
+        changed: dict[str, Any] = {"node_sampler": self.node_sampler.copy(), "_iterator": None}
+        drawing.__dict__.update(changed)
+        del drawing.__dict__["collate_fn"]
+        changed["collate_fn"] = types.MethodType(type(self).collate_fn, drawing)
         if self._is_ordered:
-            order = torch.Generator()
-            sampler = RandomSampler(self.dataset, generator=order)
-            changed.update(generator=order, sampler=sampler)
+            # torch draws the seeds of workers from the loader's generator, at times.
+            sampler = RandomSampler(self.dataset, generator=torch.Generator())
+            changed["sampler"] = sampler
             if self.batch_sampler is not None:
                 batches = BatchSampler(sampler, self.batch_size, self.drop_last)
                 changed["batch_sampler"] = batches
@@ -438,7 +467,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         """Sets the epoch of the sampler and of the order."""
         self.node_sampler.epoch.fill_(epoch)
         if self._is_ordered:
-            self.generator.manual_seed(batch_seed(self.node_sampler.seed, epoch, []) >> 1)
+            self.sampler.generator.manual_seed(batch_seed(self.node_sampler.seed, epoch, []) >> 1)
 
     def _torch_iterator(self) -> Any:
         # Bypasses PyG's own iterator, which gathers the rows of one batch after the other.
@@ -452,8 +481,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         rows = [as_tensor(future.result()) for future in futures]
         if self.pin_memory and torch.cuda.is_available():
             rows = [tensor.pin_memory() for tensor in rows]
-        self._wait_seconds += time.perf_counter() - start
-        self._rows += sum(len(tensor) for tensor in rows)
+        self._counts.wait_seconds += time.perf_counter() - start
+        self._counts.rows += sum(len(tensor) for tensor in rows)
         return rows
 
     def _batch(self, out: SamplerOutput, rows: list[Tensor]) -> Any:
@@ -507,23 +536,24 @@ class _WindowIterator:
     """The batches of an epoch in order, with the rows of later ones in flight."""
 
     def __init__(self, loader: NeighborLoader) -> None:
-        self.loader = loader
+        # Not the loader itself, which may have this iterator.
         self.view = loader._of_an_epoch()
-        self._begin()
+        self._begin(loader)
         self.sampled = self.view._torch_iterator()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Starts the next epoch of workers that persist."""
-        self._begin()
+        self._begin(loader)
         self.sampled._reset(self.view, first_iter)
 
-    def _begin(self) -> None:
-        self.view._begin_epoch(self.loader._epoch)
-        self.queue = self.loader._queue
+    def _begin(self, loader: NeighborLoader) -> None:
+        place = loader._place
+        self.view._begin_epoch(place.epoch)
+        self.queue = loader._queue
         self.in_flight: deque[_BatchInFlight] = deque()
         self.is_exhausted = False
-        self.n_skipped = self.loader._batches_done
-        self.place = self.loader._newest = object()
+        self.n_skipped = place.batches
+        self.key = place.newest = object()
 
     def __iter__(self) -> _WindowIterator:
         return self
@@ -541,29 +571,30 @@ class _WindowIterator:
         first = self.in_flight[0]
         self._submit(first)
         try:
-            rows = self.loader._rows_of(first.futures or [])
-            batch = self.loader._batch(first.out, rows)
+            rows = self.view._rows_of(first.futures or [])
+            batch = self.view._batch(first.out, rows)
         except BaseException:
             # Its rows are asked for again.
             first.futures = None
             raise
         self.in_flight.popleft()
-        self.loader._batches += 1
-        if self.loader._newest is self.place:
-            self.loader._batches_done += 1
+        self.view._counts.batches += 1
+        place = self.view._place
+        if place.newest is self.key:
+            place.batches += 1
         return batch
 
     def _submit_next(self) -> bool:
         """Submits one more batch if the window has room for it."""
         if not self.in_flight or self.in_flight[-1].futures is not None:
-            if self.is_exhausted or len(self.in_flight) >= self.loader.window:
+            if self.is_exhausted or len(self.in_flight) >= self.view.window:
                 return False
             try:
-                out = self.loader._transformed(next(self.sampled))
+                out = self.view._transformed(next(self.sampled))
             except StopIteration:
                 self.is_exhausted = True
                 return False
-            self.in_flight.append(_BatchInFlight(out, self.loader._row_bytes))
+            self.in_flight.append(_BatchInFlight(out, self.view._row_bytes))
         n_bytes = sum(batch.n_bytes for batch in self.in_flight)
         if len(self.in_flight) > 1 and n_bytes > self.queue.window_bytes:
             return False
@@ -573,7 +604,7 @@ class _WindowIterator:
     def _submit(self, batch: _BatchInFlight) -> None:
         if batch.futures is None:
             ids = batch.out.node.numpy()
-            names = self.loader.data[0].attrs.values()
+            names = self.view.data[0].attrs.values()
             batch.futures = [self.queue.submit(name, ids) for name in names]
 
 

@@ -154,6 +154,7 @@ class ScheduleDataset(IterableDataset[Batch]):
         self.pin = pin
         self._n_batches = schedule.batches(iterate.get("worker", 0))
         self._batches = graph.iterate(schedule, self.tensors, **iterate)
+        self._newest: object | None = None
 
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""
@@ -167,7 +168,10 @@ class ScheduleDataset(IterableDataset[Batch]):
                 f"all {self.schedule.epochs} epochs of the schedule were iterated; "
                 "make a longer schedule"
             )
+        this = self._newest = object()
         for _ in range(self._n_batches - self.state_dict()["batch"]):
+            if self._newest is not this:
+                raise RuntimeError("a later iterator of this dataset has gone on from its place")
             yield self._convert(next(self._batches))
 
     def state_dict(self) -> dict[str, Any]:

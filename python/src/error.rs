@@ -83,6 +83,9 @@ pub(crate) enum Error {
     /// Elements of another type.
     #[error("{0}")]
     Dtype(String),
+    /// Not a number, where that is refused.
+    #[error("{0}")]
+    Nan(String),
     /// A version that is not available.
     #[error("{0}")]
     Version(String),
@@ -170,7 +173,7 @@ impl From<Error> for PyErr {
             Error::NoVolatile(_) => classes::UnknownTensorError::new_err(words),
             Error::BadVolatile(_) => classes::VolatileError::new_err(words),
             Error::Closed | Error::PublisherClosed => classes::ClosedError::new_err(words),
-            Error::Unsupported(_) | Error::Replaced { .. } | Error::Panicked => {
+            Error::Nan(_) | Error::Unsupported(_) | Error::Replaced { .. } | Error::Panicked => {
                 classes::StoreError::new_err(words)
             }
             Error::Python(error) => error,

@@ -24,7 +24,7 @@ use crate::gather::{GatherOptions, gather};
 use crate::handle::Handle;
 use crate::ids::{external_ids, node_ids};
 use crate::open_graph::{Backend, OpenGraph, csc_arrays, nodes_of_split};
-use crate::put::put;
+use crate::put::{nan_policy, put};
 use crate::queue::{Queue, QueueSettings, default_memory_bytes, submit};
 use crate::sampler::{Sampler, fanouts};
 use crate::schedule::Schedule;
@@ -271,21 +271,23 @@ impl Graph {
     /// Replaces the rows of `ids`; durable when it returns, visible after `commit`.
     ///
     /// rows: (n, width), or (n,) for width 1, of the tensor's dtype. The last row of a repeated id
-    /// is kept.
+    /// is kept. nan: "refuse" or "keep".
     ///
-    /// Raises IdError, ShapeError, DtypeError, ReadOnlyError.
-    fn put(
+    /// Raises IdError, ShapeError, DtypeError, ReadOnlyError; StoreError for NaN.
+    #[pyo3(signature = (tensor, ids, rows, *, nan="refuse"))]
+    pub(crate) fn put(
         &self,
         py: Python<'_>,
         tensor: &str,
         ids: &Bound<'_, PyAny>,
         rows: &Bound<'_, PyAny>,
+        nan: &str,
     ) -> PyResult<()> {
         let opened = self.opened(py)?;
         let info = opened.tensor(tensor)?;
         self.check_writable("put")?;
         let ids = node_ids(ids, opened.n_nodes())?;
-        Ok(put(py, &opened, info, ids, rows)?)
+        Ok(put(py, &opened, info, ids, rows, nan_policy(nan)?)?)
     }
 
     /// Commits all puts as a new version; returns its number (int).
@@ -301,20 +303,24 @@ impl Graph {
 
     /// Begins a tensor of `width` elements per node: a TensorWriter, for `with`.
     ///
+    /// nan: "refuse" or "keep".
+    ///
     /// Raises ReadOnlyError, DtypeError; StoreError for a name that exists.
-    #[pyo3(signature = (name, dtype, width=1))]
+    #[pyo3(signature = (name, dtype, width=1, *, nan="refuse"))]
     fn new_tensor(
         slf: &Bound<'_, Self>,
         name: String,
         dtype: &Bound<'_, PyAny>,
         width: u32,
+        nan: &str,
     ) -> PyResult<TensorWriter> {
         let py = slf.py();
         let graph = slf.get();
         let opened = graph.opened(py)?;
         graph.check_writable("new tensor")?;
         let info = TensorInfo { name, dtype: named(dtype)?, width };
-        Ok(TensorWriter::begin(slf.clone().unbind(), &opened, info)?)
+        let nan = nan_policy(nan)?;
+        Ok(TensorWriter::begin(slf.clone().unbind(), &opened, info, nan)?)
     }
 
     /// Samples all batches of a run, and writes them to `path`: a Schedule.

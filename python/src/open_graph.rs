@@ -256,7 +256,10 @@ impl OpenGraph {
         if (info.dtype, info.width) != (Dtype::U8, 1) {
             let dtype = info.dtype;
             let width = info.width;
-            let words = format!("tensor `split` must be u8 of width 1, found {dtype} of {width}");
+            let words = format!(
+                "tensor `split` must be u8 of width 1, found {dtype} of {width}; \
+                 import it with dtypes={{\"split\": \"u8\"}}"
+            );
             return Err(Error::Dtype(words));
         }
         let mut nodes = Vec::new();

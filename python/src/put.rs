@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use lodestore_client::source::TensorInfo;
 use lodestore_graph::NodeId;
+use lodestore_store::nan::{NanPolicy, first_nan};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{RowLayout, read_rows};
@@ -22,10 +24,14 @@ pub(crate) fn put(
     info: &TensorInfo,
     ids: Vec<NodeId>,
     rows: &Bound<'_, PyAny>,
+    nan: NanPolicy,
 ) -> Result<(), Error> {
     let layout = RowLayout::new(info, ids.len());
     // Copied, since the caller may change the array during the put.
     let rows = read_rows(rows, layout, |rows| Ok(rows.to_vec()))?;
+    if nan == NanPolicy::Refuse {
+        refuse_nan(info, &rows)?;
+    }
     let opened = Arc::clone(opened);
     let name = info.name.clone();
     let row_bytes = info.row_bytes();
@@ -35,6 +41,30 @@ pub(crate) fn put(
             opened.put(&name, &ids[piece], bytes)
         })
     })
+}
+
+/// Parses how NaN is treated.
+pub(crate) fn nan_policy(nan: &str) -> PyResult<NanPolicy> {
+    match nan {
+        "refuse" => Ok(NanPolicy::Refuse),
+        "keep" => Ok(NanPolicy::Keep),
+        _ => {
+            let words = format!("nan must be 'refuse' or 'keep', found {nan:?}");
+            Err(PyValueError::new_err(words))
+        }
+    }
+}
+
+/// Fails for the first NaN.
+pub(crate) fn refuse_nan(info: &TensorInfo, rows: &[u8]) -> Result<(), Error> {
+    let Some(at) = first_nan(info.dtype, rows) else { return Ok(()) };
+    let width = (info.width as usize).max(1);
+    let (row, column) = (at / width, at % width);
+    Err(Error::Nan(format!(
+        "{}: row {row}, column {column} of the rows is NaN; clean the data, or keep NaN on purpose \
+         (nan=\"keep\")",
+        info.name
+    )))
 }
 
 /// Cuts `n_rows` rows into pieces.

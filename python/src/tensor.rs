@@ -167,9 +167,10 @@ impl Tensor {
     }
 
     /// Puts rows; see `Graph.put`.
-    fn put(&self, ids: &Bound<'_, PyAny>, rows: &Bound<'_, PyAny>) -> PyResult<()> {
-        let graph = self.graph.bind(ids.py());
-        graph.call_method1("put", (&self.info.name, ids, rows)).map(drop)
+    #[pyo3(signature = (ids, rows, *, nan="refuse"))]
+    fn put(&self, ids: &Bound<'_, PyAny>, rows: &Bound<'_, PyAny>, nan: &str) -> PyResult<()> {
+        let graph = self.graph.get();
+        graph.put(ids.py(), &self.info.name, ids, rows, nan)
     }
 
     /// Raises TypeError: an iteration would gather row by row.

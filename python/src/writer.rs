@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use lodestore_client::source::TensorInfo;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::codec::SegmentCodec;
+use lodestore_store::nan::NanPolicy;
 use lodestore_store::update::NewTensor;
 use pyo3::prelude::*;
 
@@ -12,6 +13,7 @@ use crate::arrays::{RowLayout, read_rows};
 use crate::error::Error;
 use crate::graph::Graph;
 use crate::open_graph::{Backend, OpenGraph};
+use crate::put::refuse_nan;
 use crate::signals;
 
 /// Writes a new tensor in the order of nodes; used with `with`.
@@ -22,6 +24,7 @@ use crate::signals;
 pub(crate) struct TensorWriter {
     graph: Py<Graph>,
     info: TensorInfo,
+    nan: NanPolicy,
     n_nodes: u32,
     state: Mutex<State>,
 }
@@ -38,6 +41,7 @@ impl TensorWriter {
         graph: Py<Graph>,
         opened: &Arc<OpenGraph>,
         info: TensorInfo,
+        nan: NanPolicy,
     ) -> Result<Self, Error> {
         let Backend::Files(files) = opened.backend() else {
             let words = "servers take no new tensors; write it to the graph's folder";
@@ -49,7 +53,7 @@ impl TensorWriter {
         let tensor = files.live.new_tensor(spec, SegmentCodec::Raw)?;
         let n_nodes = opened.n_nodes();
         let state = State { tensor: Some(tensor), next: 0 };
-        Ok(Self { graph, info, n_nodes, state: Mutex::new(state) })
+        Ok(Self { graph, info, nan, n_nodes, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -61,7 +65,8 @@ impl TensorWriter {
 impl TensorWriter {
     /// Writes the rows of the nodes from `first` on: (n, width), or (n,) for width 1.
     ///
-    /// first: the next node, as a check of the order (int). Raises ShapeError, DtypeError.
+    /// first: the next node, as a check of the order (int). Raises ShapeError, DtypeError;
+    /// StoreError for NaN.
     fn write(&self, py: Python<'_>, first: u32, rows: &Bound<'_, PyAny>) -> PyResult<()> {
         let n_rows = rows.len()?;
         let layout = RowLayout::new(&self.info, n_rows);
@@ -83,6 +88,9 @@ impl TensorWriter {
                         layout.n_rows
                     ))
                 })?;
+                if self.nan == NanPolicy::Refuse {
+                    refuse_nan(&self.info, bytes)?;
+                }
                 tensor.write_rows(bytes)?;
                 *next += n_rows;
                 Ok(())

@@ -87,6 +87,31 @@ def test_puts_commits_and_versions(copied: Sample) -> None:
         assert graph.version == 3 and np.array_equal(graph["feat"][7], new[1])
 
 
+def test_nan_is_refused_unless_it_is_kept(copied: Sample) -> None:
+    rows = np.full((2, 33), 1, np.float32)
+    rows[1, 5] = np.nan
+    with lodestore.open(copied.path, writable=True) as graph:
+        for put in [
+            lambda: graph.put("feat", [3, 4], rows),
+            lambda: graph["feat"].put([3, 4], rows),
+        ]:
+            with pytest.raises(
+                lodestore.StoreError, match="feat: row 1, column 5 of the rows is NaN"
+            ):
+                put()
+        assert graph.commit() == 1, "nothing was put"
+        with (
+            pytest.raises(lodestore.StoreError, match="h: row 7, column 0"),
+            graph.new_tensor("h", "float32") as writer,
+        ):
+            writer.write(0, np.where(np.arange(N_NODES) == 7, np.nan, 0).astype(np.float32))
+        graph["feat"].put([3, 4], rows, nan="keep")
+        graph.commit()
+        assert np.isnan(graph["feat"][[4]][0, 5])
+        with pytest.raises(ValueError, match="refuse"):
+            graph.put("feat", [3, 4], rows, nan="drop")
+
+
 def test_bad_puts(copied: Sample, graph: lodestore.Graph) -> None:
     good = np.zeros((2, 33), np.float32)
     with pytest.raises(PermissionError, match="writable=True"):

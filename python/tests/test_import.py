@@ -95,6 +95,13 @@ def test_splits_types_and_memory_maps(arrays, tmp_path):
         np.testing.assert_array_equal(found, np.sort(ids))
 
 
+def test_the_order_of_bytes_makes_no_difference(arrays, tmp_path):
+    tensors = {"feat": arrays["feat"].astype(">f4")}
+    edges = arrays["edges"].astype(">i8")
+    with lodestore.import_graph(tmp_path / "g", edges=edges, tensors=tensors) as graph:
+        np.testing.assert_array_equal(rows_of(graph, "feat"), arrays["feat"])
+
+
 def test_splits_are_masks_too(arrays, tmp_path):
     edges, feat = arrays["edges"], arrays["feat"]
     mask = np.zeros(N_NODES, bool)
@@ -102,7 +109,12 @@ def test_splits_are_masks_too(arrays, tmp_path):
     arguments = {"edges": edges, "tensors": {"feat": feat}}
     with lodestore.import_graph(tmp_path / "g", splits={"train": mask}, **arguments) as graph:
         assert sorted(graph.external(graph.split("train"))) == [3, 7]
-    for wrong, words in [(mask[:-1], "a mask has one value"), (feat[:, 0], "node ids or a mask")]:
+    wrongs = [
+        (mask[:-1], "a mask has one value"),
+        (feat[:, 0], "node ids or a mask"),
+        (mask.astype(np.uint8), "names nodes several times; a mask has the type bool"),
+    ]
+    for wrong, words in wrongs:
         with pytest.raises(lodestore.Error, match=words):
             lodestore.import_graph(tmp_path / "h", splits={"train": wrong}, **arguments)
 
@@ -278,6 +290,12 @@ def test_bad_input_is_refused_and_leaves_nothing(arrays, tmp_path):
         ({"dataset": ("pyg", tmp_path)}, ValueError, "ogb and graphbolt"),
         ({}, ValueError, "either"),
         ({"edges": edges, "nan": "drop"}, ValueError, "refuse"),
+        ({"edges": edges, "tensors": {"x": feat}, "splits": feat}, ValueError, "expected a dict"),
+        (
+            {"edges": edges, "tensors": {"x": np.ma.masked_less(feat, 0)}},
+            lodestore.DtypeError,
+            "without a mask",
+        ),
     ]
     for arguments, kind, words in cases:
         with pytest.raises(kind, match=words):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,33 @@ def test_the_window_shrinks_to_its_bytes(graph: lodestore.Graph) -> None:
         loader_of(graph, [3, 2], memory=1 << 20, max_bytes=1 << 20)
 
 
+def test_persistent_workers_change_no_order(graph: lodestore.Graph) -> None:
+    more: dict[str, Any] = {"batch_size": 16, "shuffle": True}
+    persistent = {**more, "num_workers": 1, "persistent_workers": True}
+    fresh = loader_of(graph, [3, 2], **more)
+    epochs = [[flat(batch) for batch in fresh] for _ in range(3)]
+    loader = loader_of(graph, [3, 2], **persistent)
+    assert [[flat(batch) for batch in loader] for _ in range(3)] == epochs
+    loader.set_epoch(2)
+    assert [flat(batch) for batch in loader] == epochs[1]
+    loader.load_state_dict({"seed": 3, "epoch": 1, "batches": 2})
+    assert [flat(batch) for batch in loader] == epochs[0][2:]
+
+
+def test_a_dropped_loader_is_freed_without_the_collector(graph: lodestore.Graph) -> None:
+    loader = loader_of(graph, [3, 2], num_workers=1, persistent_workers=True)
+    batches = iter(loader)
+    next(batches)
+    workers = weakref.ref(batches.sampled)
+    gc.disable()
+    try:
+        del batches
+        loader._iterator = None
+        assert workers() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_iterators_of_one_loader_do_not_disturb_each_other(
@@ -365,6 +394,17 @@ def test_seeds_are_ids_a_mask_or_all_nodes(sample: Sample, graph: lodestore.Grap
         seeds(mask[:-1])
     with pytest.raises(TypeError, match="integers or a mask"):
         seeds([0.5])
+    assert seeds(np.array([5, 1], ">i8")) == [5, 1]
+    with pytest.raises(TypeError, match="found set"):
+        seeds({1, 2})
+    for wrong, words in [([2.5], "whole numbers"), ([None], "whole numbers"), (["3"], "whole")]:
+        with pytest.raises(ValueError, match=words):
+            lpyg.NeighborLoader(graph, wrong, batch_size=4)
+    with pytest.raises(NotImplementedError, match="batch_size=None"):
+        lpyg.NeighborLoader(graph, [1], batch_size=None)
+    for state in [{}, None]:
+        with pytest.raises(ValueError, match="expected a state"):
+            loader_of(graph, [1]).load_state_dict(state)
 
 
 def test_the_seed_makes_the_order_and_a_loader_goes_on_where_it_was(

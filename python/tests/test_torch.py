@@ -123,6 +123,29 @@ def test_a_dataset_resumes(graph: lodestore.Graph, tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(start + rest, expected, strict=True))
 
 
+def test_of_two_iterators_of_a_dataset_the_later_one_goes_on(
+    graph: lodestore.Graph, tmp_path: Path
+) -> None:
+    dataset = ltorch.ScheduleDataset(graph, schedule_of(graph, tmp_path / "s"), ["feat"])
+    first = iter(dataset)
+    next(first)
+    rest = list(dataset)
+    assert len(rest) == len(dataset) - 1
+    with pytest.raises(RuntimeError, match="a later iterator"):
+        next(first)
+
+
+def test_a_batch_is_pinned_where_that_is_possible(graph: lodestore.Graph, tmp_path: Path) -> None:
+    dataset = ltorch.ScheduleDataset(graph, schedule_of(graph, tmp_path / "s"), ["feat"])
+    batch = next(iter(dataset))
+    if torch.cuda.is_available():
+        pinned = batch.pin_memory()
+        assert pinned["feat"].is_pinned() and pinned.nodes.is_pinned()
+        assert torch.equal(pinned["feat"], batch["feat"])
+    # A DataLoader looks for it.
+    assert callable(batch.pin_memory)
+
+
 def test_a_dataset_refuses_workers(graph: lodestore.Graph, tmp_path: Path) -> None:
     dataset = ltorch.ScheduleDataset(graph, schedule_of(graph, tmp_path / "s"), ["feat"])
     loader = torch.utils.data.DataLoader(

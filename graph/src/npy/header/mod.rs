@@ -69,7 +69,7 @@ pub enum NpyFault {
         expected: &'static str,
     },
     /// An element type that is not read here.
-    #[error("element type {found:?} is not supported; convert the array, e.g. to float32 or int64")]
+    #[error("element type {found:?} is not supported; {}", remedy(found))]
     Type {
         /// NumPy's type string.
         found: String,
@@ -83,6 +83,16 @@ pub enum NpyFault {
         /// Shape found.
         shape: Vec<u64>,
     },
+}
+
+/// Returns what to do about an element type that is not read.
+fn remedy(found: &str) -> &'static str {
+    match found.starts_with('>') {
+        true => {
+            "its bytes are in big-endian order; save array.astype(array.dtype.newbyteorder(\"<\"))"
+        }
+        false => "convert the array, e.g. to float32 or int64",
+    }
 }
 
 impl NpyHeader {

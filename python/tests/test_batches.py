@@ -291,7 +291,7 @@ def test_queues_have_bounds_and_memory_of_their_own(
             assert np.array_equal(rows.view(sample.rows[name].dtype), sample.rows[name][ids])
     hits, read = queue.stats()["hit_rows"], queue.stats()["read_rows"]
     if memory is None:
-        assert (hits, read) == (0, 0)
+        assert hits == 0 and read > N_NODES
     elif memory > 1 << 20:
         # Two requests that are read concurrently may both read a row.
         assert hits > 0 and read < 2 * 2 * N_NODES

@@ -22,10 +22,21 @@ import lodestore
 Serve = Callable[..., tuple[Server, str]]
 
 
+def stop(server: Server) -> None:
+    """Stops a server's process, and waits until all of its threads stand still."""
+    server.process.send_signal(signal.SIGSTOP)
+    threads = Path(f"/proc/{server.process.pid}/task")
+    while not all(
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        for thread in threads.iterdir()
+    ):
+        time.sleep(0.001)
+
+
 @contextmanager
 def stopped(server: Server) -> Iterator[None]:
     """Stops a server's process, and continues it at the end."""
-    server.process.send_signal(signal.SIGSTOP)
+    stop(server)
     try:
         yield
     finally:
@@ -255,7 +266,7 @@ def test_rows_that_come_late_wake_the_loop(sample: Sample, serve: Serve) -> None
     server, address = serve(sample.path)
 
     async def late(graph: lodestore.Graph) -> np.ndarray:
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server)
         future = graph.submit("feat", [1, 2])
         loop = asyncio.get_running_loop()
         loop.call_later(0.2, server.process.send_signal, signal.SIGCONT)

@@ -10,7 +10,12 @@ use lodestore_client::security::Token;
 use lodestore_client::{ClientConfig, Security};
 use lodestore_server::auth::Tokens;
 
+use crate::outputs::NamedFiles;
 use crate::small_file::{read_small_file, read_small_regular_file};
+use crate::usage::{UsageError, refuse_given};
+
+/// Longest wait for servers unless another one is given.
+const DEADLINE_SECONDS: u64 = 30;
 
 /// Credentials that a client shows to servers over TCP, and requires of them. Over a Unix socket
 /// none of it is used.
@@ -30,7 +35,56 @@ pub struct SecurityArgs {
     pub(crate) tls_key: Option<PathBuf>,
 }
 
+/// Flags of a client, for commands that have servers or a folder.
+#[derive(Args, Clone, Default)]
+pub(crate) struct ClientArgs {
+    /// With servers: give up on a request after this many seconds [default: 30].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: Option<u64>,
+    #[command(flatten)]
+    pub(crate) security: SecurityArgs,
+}
+
+impl ClientArgs {
+    /// Reads the files; returns the settings of a client.
+    pub(crate) fn config(&self) -> Result<ClientConfig> {
+        self.security.client_config(self.deadline())
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline.unwrap_or(DEADLINE_SECONDS))
+    }
+
+    /// Fails for a flag of these, or of `others`, that is given where no server is named.
+    pub(crate) fn refuse_without_servers(&self, others: &[(&str, bool)]) -> Result<(), UsageError> {
+        let own = [("--deadline", self.deadline.is_some())];
+        self.security.refuse_without_servers(&[&own[..], others].concat())
+    }
+}
+
 impl SecurityArgs {
+    /// Fails for a flag of these, or of `others`, that is given where no server is named.
+    pub(crate) fn refuse_without_servers(&self, others: &[(&str, bool)]) -> Result<(), UsageError> {
+        let own = self.files().map(|(flag, file)| (flag, file.is_some()));
+        let reason = "is for servers, and none is named";
+        refuse_given(&own, reason)?;
+        refuse_given(others, reason)
+    }
+
+    /// Adds the files of credentials to those that a command reads.
+    pub fn name_inputs(&self, files: NamedFiles) -> NamedFiles {
+        self.files().into_iter().fold(files, |files, (flag, file)| files.inputs(flag, file))
+    }
+
+    fn files(&self) -> [(&'static str, Option<&PathBuf>); 4] {
+        [
+            ("--token-file", self.token_file.as_ref()),
+            ("--tls-ca", self.tls_ca.as_ref()),
+            ("--tls-cert", self.tls_cert.as_ref()),
+            ("--tls-key", self.tls_key.as_ref()),
+        ]
+    }
+
     /// Reads the files; returns the settings of a client that gives up after `deadline`.
     pub(crate) fn client_config(&self, deadline: Duration) -> Result<ClientConfig> {
         Ok(ClientConfig { deadline, security: self.read()?, ..ClientConfig::default() })

@@ -24,7 +24,8 @@ use crate::usage::UsageError;
 #[derive(Args, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct ServeSettings {
-    /// Partitions to serve; all of them unless given.
+    /// Partitions to serve; all of them unless given, and with --follow those that the named servers
+    /// write.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     pub(super) parts: Vec<u16>,
     /// Serve the partitions whose folders are here, and let `lode transfer` bring and take some
@@ -109,8 +110,8 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     #[serde(deserialize_with = "time")]
     pub(super) keep_for: Option<Duration>,
-    /// Follow the partitions of these servers, which write them: fetch each version that they
-    /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
+    /// Follow the partitions that these servers write: fetch each version that they commit and serve
+    /// it, also after a partition was moved to another server. Or follow what is published in object storage, at one URL: partitions
     /// are served as they come. The folder may be empty, or have followed them before.
     #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "local_parts"])]
     #[serde(deserialize_with = "several")]

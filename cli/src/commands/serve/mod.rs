@@ -6,6 +6,7 @@ mod config_tests;
 mod credential_reload;
 mod follow;
 mod follow_bucket;
+mod follow_log;
 mod publish;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -222,8 +223,7 @@ impl ServeArgs {
     /// Brings what has to be there, and starts the server.
     fn start(&self, mut config: ServerConfig) -> Result<Started> {
         let following = self.settings.begin_following(&self.graph)?;
-        if let Some(Following::Bucket(following)) = &following {
-            // Another one in the folder would never get a new version.
+        if let Some(following) = &following {
             config.parts = following.parts();
         }
         let publisher = self.settings.begin_publishing(&self.graph)?;

@@ -130,7 +130,8 @@ fn replies() -> Vec<Reply> {
         ..Description::default()
     };
     let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };
-    let following = FollowStats { from: name("127.0.0.1:7171"), n_behind: 2, ..FollowStats::default() };
+    let following =
+        FollowStats { from: name("127.0.0.1:7171"), n_behind: 2, ..FollowStats::default() };
     let stats = ServerStats {
         shards: vec![ShardStats::default(); 2],
         updates: UpdateStats { following: Some(following), ..UpdateStats::default() },

@@ -8,9 +8,9 @@ use std::time::Instant;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::Stripes;
-use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::reply::{Description, PartState, Role, TensorDescription};
-use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::limits::{ADDRESS_BYTES_MAX, MOVED_MAX, ROW_BYTES_MAX};
+use lodestore_schema::reply::{Description, MovedPart, PartState, Role, TensorDescription};
+use lodestore_schema::stats::{FollowStats, UpdateStats};
 use lodestore_schema::versions::VersionTag;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::transfer::Arrival;
@@ -24,6 +24,7 @@ use crate::config::ServerConfig;
 use crate::cut::{Cut, PartCut};
 use crate::error::ServerError;
 use crate::followers::Followers;
+use crate::following::{FollowedPart, FollowingState, summary};
 use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
@@ -72,6 +73,10 @@ pub(crate) struct Partitions {
     pub(crate) puts: Puts,
     /// Servers that follow this one.
     pub(crate) followers: Followers,
+    /// Servers that took over partitions from this one, by the partition.
+    moved: Mutex<BTreeMap<PartId, String>>,
+    /// How far this server is with what it follows.
+    pub(crate) following: FollowingState,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
@@ -111,6 +116,7 @@ impl Partitions {
             (false, Some(_)) => OpenMode::Follow,
             (false, None) => OpenMode::Read,
         };
+        let moved = moved_from(&graph);
         let profile = DiskProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
@@ -140,6 +146,8 @@ impl Partitions {
             fenced: RwLock::default(),
             puts: Puts::default(),
             followers: Followers::default(),
+            moved: Mutex::new(moved),
+            following: FollowingState::default(),
             // Never 0, which stands for none.
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
@@ -195,6 +203,34 @@ impl Partitions {
     /// Returns whether a partition is being given up, and that is not decided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
         *self.leaving.read().ignore_poison() == Some(part)
+    }
+
+    /// Notes that a partition was given up, and the server that takes it over where it is known; or,
+    /// with `to` as `None`, forgets what was noted of it. Blocks on the folder.
+    pub(crate) fn note_moved(&self, part: PartId, to: Option<&str>) {
+        let noted = {
+            let mut moved = self.moved.lock().ignore_poison();
+            let before = match to {
+                Some(to) => moved.insert(part, to.to_owned()),
+                None => moved.remove(&part),
+            };
+            if before.as_deref() == to {
+                return;
+            }
+            moved.clone()
+        };
+        self.has_changed();
+        // One partition comes or goes at a time.
+        if let Err(error) = self.live.graph().note_moved_to(&noted) {
+            tracing::warn!(%part, %error, "after a restart followers are not told where it went");
+        }
+    }
+
+    /// Returns the partitions that are served elsewhere, as descriptions list them.
+    fn moved(&self, served: &[PartId]) -> Vec<MovedPart> {
+        let moved = self.moved.lock().ignore_poison();
+        let gone = moved.iter().filter(|(part, _)| !served.contains(part));
+        gone.map(|(part, to)| MovedPart { part: part.0, to: to.clone() }).take(MOVED_MAX).collect()
     }
 
     /// Describes partitions in transit to clients: those whose copies arrive, and those in place
@@ -349,6 +385,7 @@ impl Partitions {
             arriving: coming.map(|part| part.0).collect(),
             instance: self.instance,
             followers: self.followers.list(),
+            moved: self.moved(&parts),
         }
     }
 
@@ -369,8 +406,19 @@ impl Partitions {
             committed_rows,
             pending_rows,
             published,
+            following: self.follow_stats(),
             ..UpdateStats::default()
         }
+    }
+
+    /// Returns how far this server is with the partitions that it follows, as it has said last.
+    pub(crate) fn followed(&self) -> Vec<FollowedPart> {
+        self.following.list(&|part| self.served_version(part), Instant::now())
+    }
+
+    fn follow_stats(&self) -> Option<FollowStats> {
+        self.follows.as_ref()?;
+        summary(&self.followed())
     }
 
     /// Refuses puts and commits of all partitions for some time.
@@ -434,6 +482,17 @@ impl Partitions {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)
     }
+}
+
+/// Returns the servers that took over partitions from a folder. It is an aid to those that look for
+/// them, and keeps no server from starting.
+fn moved_from(graph: &Graph) -> BTreeMap<PartId, String> {
+    let mut moved = graph.moved_to().unwrap_or_else(|error| {
+        tracing::warn!(%error, "followers are not told where partitions went");
+        BTreeMap::new()
+    });
+    moved.retain(|_, to| to.len() <= ADDRESS_BYTES_MAX);
+    moved
 }
 
 /// One partition comes or goes, until this is dropped.

@@ -355,6 +355,7 @@ impl TrainArgs {
         let (security, profiles) = (self.security.clone(), self.full.profiles());
         let mut run = self.check()?;
         run.client.security = security.read()?;
+        run.client.etcd = security.etcd.read()?;
         let devices = profiles.iter().map(|path| read_profile(path));
         run.train.full.devices = devices.collect::<Result<_>>()?;
         if run.form.is_led() {

@@ -10,3 +10,5 @@ mod damaged;
 mod inputs;
 #[path = "bad_input/network.rs"]
 mod network;
+#[path = "bad_input/outputs.rs"]
+mod outputs;

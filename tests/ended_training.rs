@@ -293,7 +293,7 @@ fn flags_that_would_do_nothing_are_refused() {
         ("--migration paper --fetch rapid", "--fetch is for --migration none"),
         ("--hot 5", "or hop with --fetch rapid"),
         ("--migration all", "no migration `all`; there are: none, paper"),
-        ("--fetch massive", "`fetch` must be ondemand or rapid under hop"),
+        ("--fetch massive", "--fetch must be ondemand or rapid under hop"),
     ] {
         lode_line(&format!("train --graph g --strategy hop {flags}")).failed(2, &[expected]);
     }

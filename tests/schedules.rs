@@ -154,6 +154,26 @@ fn a_file_that_is_no_schedule_is_not_written_over() {
         lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "another file"]);
         assert!(fs::read(&partial).unwrap() == foreign);
     }
+    // Another schedule behind a link.
+    fs::remove_file(&partial).unwrap();
+    let kept = source.file("kept.sched");
+    schedule(&graph, &kept, 2);
+    let whole = fs::read(&kept).unwrap();
+    let link: [fn(&Path, &Path) -> std::io::Result<()>; 2] = [
+        |kept, name| std::os::unix::fs::symlink(kept, name),
+        |kept, name| fs::hard_link(kept, name),
+    ];
+    for link in link {
+        link(&kept, &partial).unwrap();
+        lode(arguments(&graph, &out, 1))
+            .failed(1, &["run.sched.partial", "a link to another file"]);
+        assert!(fs::read(&kept).unwrap() == whole && !out.exists());
+        fs::remove_file(&partial).unwrap();
+    }
+    std::os::unix::fs::symlink(source.file("none"), &partial).unwrap();
+    lode(arguments(&graph, &out, 1)).failed(1, &["run.sched.partial", "a link to another file"]);
+    assert!(!source.file("none").exists());
+    fs::remove_file(&partial).unwrap();
     // A crash may leave any part of a header, which is replaced.
     for left in [&b""[..], b"LODE", &[0; 100], &[0; HEADER_BYTES]] {
         fs::write(&partial, left).unwrap();

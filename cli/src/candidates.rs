@@ -142,6 +142,11 @@ impl RuleArgs {
         self.candidates.is_some()
     }
 
+    /// Returns whether nodes beyond the halo are no candidates.
+    pub(crate) fn keeps_halo_alone(self) -> bool {
+        self.candidates() == Candidates::Halo
+    }
+
     fn candidates(self) -> Candidates {
         self.candidates.unwrap_or(Candidates::Remote)
     }

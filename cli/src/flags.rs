@@ -93,6 +93,10 @@ pub(crate) struct EdgeArgs {
 }
 
 impl EdgeArgs {
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.edges
+    }
+
     /// Returns the size of all files as they are.
     pub(crate) fn size_bytes(&self) -> Result<u64> {
         let mut sum = 0u64;

@@ -22,6 +22,7 @@ mod ids;
 pub mod interrupt;
 mod local_parts;
 pub mod log;
+pub mod outputs;
 pub mod program;
 mod rows;
 mod scratch;
@@ -62,7 +63,10 @@ struct Cli {
 /// Runs `lode` with the arguments of the process.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match program::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     let program = Program {
         name: "lode",
         json: cli.json,

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::console::{Console, OutputFormat};
+use crate::console::{Console, OutputFormat, print};
 use crate::interrupt::Interrupted;
 use crate::log::{self, LogFormat, LogLevel};
 use crate::usage::UsageError;
@@ -21,6 +23,60 @@ use crate::usage::UsageError;
 /// machine. A step then takes 1.5 to 4.1 times as long (`benches/notes/training-steps.md`). The
 /// pool's size is read from the environment once, and nothing else sets it.
 const VARIABLE: &str = "CANDLE_NUM_THREADS";
+
+/// Words of the standard library for a text that is no number without a sign.
+const NO_DIGIT: &str = "invalid digit found in string";
+
+/// Words for it in a message to a user.
+const EXPECTED_NUMBER: &str = "expected a whole number from 0 on";
+
+/// Parses the arguments of the process. Where they are wrong, or ask for a help text, it is printed,
+/// and the exit code comes back; with `--json` an error is one JSON object too.
+///
+/// # Errors
+/// The exit code of a process that has nothing left to do.
+pub fn parse<P: Parser>() -> Result<P, ExitCode> {
+    let mut command = with_negative_numbers(<P as CommandFactory>::command());
+    let matches = command.try_get_matches_from_mut(env::args_os());
+    let parsed = matches.and_then(|mut matches| P::from_arg_matches_mut(&mut matches));
+    let error = match parsed {
+        Ok(parsed) => return Ok(parsed),
+        Err(error) => error.format(&mut command),
+    };
+    let text = error.render().to_string();
+    if error.kind() == ErrorKind::ValueValidation && text.contains(NO_DIGIT) {
+        eprint!("{}", text.replace(NO_DIGIT, EXPECTED_NUMBER));
+    } else {
+        // A reader that has left does not want it.
+        let _ = error.print();
+    }
+    if error.use_stderr() && env::args_os().any(|argument| argument == "--json") {
+        let _ = print(&serde_json::json!({ "error": summary(&text) }).to_string());
+    }
+    Err(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
+}
+
+/// Has each flag with a value take negative numbers, so that one out of range is reported as that and
+/// not as an unknown flag.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command.mut_args(allow_negative_number).mut_subcommands(with_negative_numbers)
+}
+
+fn allow_negative_number(argument: clap::Arg) -> clap::Arg {
+    if argument.is_positional() || !argument.get_action().takes_values() {
+        return argument;
+    }
+    argument.allow_negative_numbers(true)
+}
+
+/// Returns the message of a parser's error in one line, without the usage that follows it.
+fn summary(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let ends = ["\n\nUsage:", "\n\nFor more information"].map(|end| text.find(end));
+    let end = ends.into_iter().flatten().min().unwrap_or(text.len());
+    let message = text[..end].replace(NO_DIGIT, EXPECTED_NUMBER);
+    message.split_whitespace().collect::<Vec<_>>().join(" ")
+}
 
 /// A program, and how its command runs.
 pub struct Program {

@@ -11,8 +11,12 @@ use lodestore_client::security::Token;
 use lodestore_client::{ClientConfig, Security};
 use lodestore_server::auth::Tokens;
 
+use crate::outputs::NamedFiles;
 use crate::small_file::{read_small_file, read_small_regular_file};
-use crate::usage::UsageError;
+use crate::usage::{UsageError, refuse_given};
+
+/// Longest wait for servers unless another one is given.
+const DEADLINE_SECONDS: u64 = 30;
 
 /// Credentials that a client shows to servers over TCP, and requires of them. Over a Unix socket
 /// none of it is used.
@@ -55,6 +59,17 @@ pub struct EtcdArgs {
 }
 
 impl EtcdArgs {
+    /// Returns which of the flags are given.
+    fn given(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--etcd-ca", self.etcd_ca.is_some()),
+            ("--etcd-cert", self.etcd_cert.is_some()),
+            ("--etcd-key", self.etcd_key.is_some()),
+            ("--etcd-user", self.etcd_user.is_some()),
+            ("--etcd-password-file", self.etcd_password_file.is_some()),
+        ]
+    }
+
     /// Reads the files.
     pub(crate) fn read(&self) -> Result<EtcdAccess> {
         let mut access = EtcdAccess::default();
@@ -94,7 +109,57 @@ fn read_password(path: &Path) -> Result<String> {
     }
 }
 
+/// Flags of a client, for commands that have servers or a folder.
+#[derive(Args, Clone, Default)]
+pub(crate) struct ClientArgs {
+    /// With servers: give up on a request after this many seconds [default: 30].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: Option<u64>,
+    #[command(flatten)]
+    pub(crate) security: SecurityArgs,
+}
+
+impl ClientArgs {
+    /// Reads the files; returns the settings of a client.
+    pub(crate) fn config(&self) -> Result<ClientConfig> {
+        self.security.client_config(self.deadline())
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_secs(self.deadline.unwrap_or(DEADLINE_SECONDS))
+    }
+
+    /// Fails for a flag of these, or of `others`, that is given where no server is named.
+    pub(crate) fn refuse_without_servers(&self, others: &[(&str, bool)]) -> Result<(), UsageError> {
+        let own = [("--deadline", self.deadline.is_some())];
+        self.security.refuse_without_servers(&[&own[..], others].concat())
+    }
+}
+
 impl SecurityArgs {
+    /// Fails for a flag of these, or of `others`, that is given where no server is named.
+    pub(crate) fn refuse_without_servers(&self, others: &[(&str, bool)]) -> Result<(), UsageError> {
+        let own = self.files().map(|(flag, file)| (flag, file.is_some()));
+        let reason = "is for servers, and none is named";
+        refuse_given(&own, reason)?;
+        refuse_given(&self.etcd.given(), reason)?;
+        refuse_given(others, reason)
+    }
+
+    /// Adds the files of credentials to those that a command reads.
+    pub fn name_inputs(&self, files: NamedFiles) -> NamedFiles {
+        self.files().into_iter().fold(files, |files, (flag, file)| files.inputs(flag, file))
+    }
+
+    fn files(&self) -> [(&'static str, Option<&PathBuf>); 4] {
+        [
+            ("--token-file", self.token_file.as_ref()),
+            ("--tls-ca", self.tls_ca.as_ref()),
+            ("--tls-cert", self.tls_cert.as_ref()),
+            ("--tls-key", self.tls_key.as_ref()),
+        ]
+    }
+
     /// Reads the files; returns the settings of a client that gives up after `deadline`.
     pub(crate) fn client_config(&self, deadline: Duration) -> Result<ClientConfig> {
         let (security, etcd) = (self.read()?, self.etcd.read()?);

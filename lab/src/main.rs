@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use lode_cli::console::Console;
-use lode_cli::program::Program;
+use lode_cli::program::{self, Program};
 
 /// Experiments with Lodestore: the papers' figures, load, traces, links and device profiles.
 #[derive(Parser)]
@@ -62,7 +62,10 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli: Cli = match program::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     let program = Program {
         name: "lode-lab",
         json: cli.json,

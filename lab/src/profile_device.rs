@@ -11,6 +11,7 @@ use lodestore_trainer::profile::profile_device;
 use lode_cli::console::Console;
 use lode_cli::flags::parse_size;
 use lode_cli::human;
+use lode_cli::outputs::NamedFiles;
 
 /// Measure the device that trains, for `lode rapa`: copies, sparse and dense products.
 #[derive(Args)]
@@ -43,6 +44,7 @@ pub(crate) struct ProfileDeviceArgs {
 
 impl ProfileDeviceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        NamedFiles::default().outputs("--out", &self.out).check()?;
         let memory = self.memory.or_else(available_memory_bytes);
         let memory = memory.context("the system does not tell its memory; give --memory")?;
         let mut progress = console.progress("profile");

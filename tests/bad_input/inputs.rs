@@ -67,7 +67,6 @@ fn usage_errors_have_exit_code_2() {
         ("train --graph g --epochs 0", "epochs"),
         ("train --graph g --dropout 1.5", "dropout"),
         ("train --graph g --fanout 10,0", "fan-out"),
-        ("schedule g --batch 0 --out s", "batch size"),
         ("generate --nodes 0 --out d", "--nodes"),
         ("generate --nodes 10 --classes 20 --out d", "n_classes"),
         ("frobnicate", "frobnicate"),
@@ -79,10 +78,93 @@ fn usage_errors_have_exit_code_2() {
 }
 
 #[test]
+fn flags_that_would_do_nothing_are_refused_by_name() {
+    let put = "put --graph g --tensor feat --ids i.npy --rows r.npy --commit";
+    let gather = "gather --graph g --tensor feat --ids i.npy --out o.npy";
+    let into = "import --into g --tensor x=x.npy";
+    let edges = "import --edges e.npy --out g";
+    let folder = tempfile::tempdir().unwrap();
+    let commit = format!("commit {}", folder.path().display());
+    for (line, flags) in [
+        (gather, "--token-file t,--tls-ca t,--deadline 3"),
+        (put, "--wait-followers 1,--token-file t,--deadline 3"),
+        (&commit, "--wait-followers 1,--token-file t,--deadline 3"),
+        ("compact g", "--no-wait,--token-file t"),
+        ("evaluate g --model m", "--tls-ca t,--token-file t"),
+        ("train --graph g", "--token-file t,--deadline 3,--mixed-versions,--peer-timeout 3"),
+        ("train --graph g --model sage", "--heads 2,--output-heads 2"),
+        (
+            "train --graph g --no-test --evaluate-every 0",
+            "--metric f1-micro,--evaluation-memory 1MiB",
+        ),
+        ("train --graph g --window 1", "--together 9"),
+        ("train --graph g --strategy massive --candidates halo", "--buffer 2"),
+        ("train --graph g --strategy sdt --full-partition", "--batch 3"),
+        (
+            "train --graph g --strategy full --halo zero",
+            "--no-overlap,--tier 1MiB,--device-tier 1MiB,--staleness 1,--compress f16",
+        ),
+        (
+            into,
+            "--nodes 3,--parts 2,--undirected,--edge-ids,--order bfs,--partitioner hash,\
+             --self-loops drop,--duplicates keep,--refine 1,--edge-format npy,--ignore-extra-columns,\
+             --edge-weights w,--max-balance 1.1,--tau 1,--passes 2,--beta 1.1,--compare-orders",
+        ),
+        ("import --from ogb d --out g", "--edge-format npy,--ignore-extra-columns"),
+        (edges, "--compare-orders"),
+        ("serve g", "--keep-versions 2,--keep-for 2s,--unix-mode 660,--metrics-insecure"),
+        ("serve g", "--metrics-host a,--follow-interval 3,--follow-token-file t"),
+        ("serve g --writable", "--follow-interval 3,--follow-tls-ca t,--disk 1GiB"),
+        ("serve g --unix u", "--shard-port-base 8000,--admin-token-file t,--token-file t"),
+        ("serve g --memory 0", "--preload feat"),
+        ("serve g --policy none", "--preload auto"),
+        (
+            "cache-bench --schedule s --policies lru",
+            "--gamma 0.9,--delta 9,--by-delta b,--ahead,--offsets o,--epoch-batches 3",
+        ),
+        ("cache-bench --trace t.npy --batch 2", "--worker 0,--remote"),
+        ("partition --edges e.npy --parts 2", "--workers 3,--reserve 1MiB,--data 1MiB"),
+    ] {
+        for flag in flags.split(',') {
+            let name = flag.split(' ').next().unwrap();
+            lode_line(&format!("{line} {flag}")).failed(2, &[name]);
+        }
+    }
+}
+
+#[test]
+fn values_out_of_range_are_reported_with_their_flags() {
+    for (line, parts) in [
+        ("schedule g --batch 0 --out s", ["--batch", "1.."]),
+        ("schedule g --seed -1 --out s", ["--seed", "from 0 on"]),
+        ("train --graph g --lr -1", ["--lr", "found -1"]),
+        ("train --graph g --batch 0", ["--batch", "found 0"]),
+        ("train --graph g --schedule /dev/null", ["--schedule /dev/null", "pipe or a device"]),
+        ("gather --graph g --tensor t --ids i --out o --version -1", ["--version", "-1 is not in"]),
+        ("gc file:///b --keep 1 --grace -1", ["--grace", "hours"]),
+        ("import --edges e --out g --tensor x=f --dtype x=f32 --dtype x=f64", ["--dtype", "twice"]),
+        ("serve g --policy decay", ["cannot follow the policy `decay`", "s3-fifo, tinylfu\n"]),
+        ("commit nog", ["nog", "there is no such folder"]),
+    ] {
+        lode_line(line).failed(2, &parts);
+    }
+}
+
+#[test]
 fn with_json_a_failure_is_one_object_too() {
     let finished = lode_line("--json inspect no-such-graph").failed(1, &["no-such-graph"]);
     let message = finished.json()["error"].as_str().unwrap().to_owned();
     assert!(message.contains("graph.toml"), "{message}");
+    for (line, told) in [
+        ("gather --json --graph g", "required arguments were not provided: --tensor <T>"),
+        ("gather --version x --json", "invalid value 'x' for '--version <N>'"),
+        ("--json", "subcommand"),
+        ("train --json --graph g --heads 2", "--heads"),
+    ] {
+        let failed = lode_line(line).failed(2, &[]).json();
+        let message = failed["error"].as_str().unwrap();
+        assert!(message.contains(told) && !message.contains("Usage"), "{line}: {message}");
+    }
 }
 
 #[test]

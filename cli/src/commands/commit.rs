@@ -1,7 +1,7 @@
 //! `lode commit`: what was put becomes a version.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
@@ -13,9 +13,9 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::human;
 use crate::local_parts::{line_of, remote_parts};
-use crate::security_args::SecurityArgs;
+use crate::security_args::ClientArgs;
 use crate::target::Place;
-use crate::usage::UsageError;
+use crate::usage::{UsageError, refuse_given};
 
 /// Make a version of all rows that were put into a graph, or into its servers.
 #[derive(Args)]
@@ -47,12 +47,8 @@ pub(crate) struct CommitArgs {
     /// With servers: return when N followers of each partition have the version.
     #[arg(long, value_name = "N", conflicts_with = "parts")]
     wait_followers: Option<usize>,
-    /// With servers: give up after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    deadline: u64,
     #[command(flatten)]
-    security: SecurityArgs,
+    client: ClientArgs,
 }
 
 /// The report of `--json`.
@@ -76,7 +72,6 @@ struct PartVersion {
 
 impl CommitArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
         let folder = self.targets.iter().map(Path::new).find(|path| path.is_dir());
         if let Some(folder) = folder.filter(|_| self.targets.len() > 1) {
             let message = format!(
@@ -87,9 +82,12 @@ impl CommitArgs {
             return Err(UsageError::new(message).into());
         }
         let is_folder = folder.is_some();
-        if is_folder && self.wait_followers.is_some() || !is_folder && !self.parts.is_empty() {
-            let message = "--parts is for a folder, and --wait-followers for servers";
-            return Err(UsageError::new(message).into());
+        if is_folder {
+            let waits = [("--wait-followers", self.wait_followers.is_some())];
+            self.client.refuse_without_servers(&waits)?;
+        } else {
+            refuse_given(&[("--parts", !self.parts.is_empty())], "is for a folder")?;
+            self.targets.iter().try_for_each(|target| check_address(target))?;
         }
         if self.align {
             let Some(folder) = folder else {
@@ -97,6 +95,7 @@ impl CommitArgs {
             };
             return align(folder, console);
         }
+        let config = self.client.config()?;
         let start = Instant::now();
         let parts: Vec<PartId> = self.parts.iter().copied().map(PartId).collect();
         let target = Place::find(folder, &self.targets, config)?.open(&parts, true)?;
@@ -107,6 +106,18 @@ impl CommitArgs {
         let report = CommitReport::new(&outcome, target.book(), start);
         console.report(&report, text)
     }
+}
+
+/// Fails for a target that is no address: it may be the name of a folder, mistyped.
+fn check_address(target: &str) -> Result<(), UsageError> {
+    let has_port = target.contains(':');
+    if has_port {
+        return Ok(());
+    }
+    Err(UsageError::new(format!(
+        "{target}: expected the folder of a graph, or the address of a server (HOST:PORT, unix:PATH or \
+         map:FILE); there is no such folder"
+    )))
 }
 
 /// Makes one version of the partitions in `folder` as they are.

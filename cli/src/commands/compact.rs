@@ -58,7 +58,7 @@ pub(crate) struct CompactArgs {
           value_parser = parse_time)]
     keep_for: Duration,
     /// With --connect: do not wait for the end; `lode stat` reports it.
-    #[arg(long, requires = "connect")]
+    #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
     security: SecurityArgs,
@@ -103,7 +103,10 @@ struct ServerReport {
 impl CompactArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         match &self.graph {
-            Some(folder) => self.compact_files(folder, console),
+            Some(folder) => {
+                self.security.refuse_without_servers(&[("--no-wait", self.no_wait)])?;
+                self.compact_files(folder, console)
+            }
             None => self.compact_servers(console),
         }
     }

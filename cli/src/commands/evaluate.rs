@@ -39,6 +39,9 @@ pub(crate) struct EvaluateArgs {
 
 impl EvaluateArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if self.connect.is_empty() {
+            self.security.refuse_without_servers(&[])?;
+        }
         let graph = Graph::open(&self.graph)?;
         console.stage("topology");
         let topology = open_topology(&graph)?;

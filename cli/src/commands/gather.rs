@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
@@ -21,8 +21,9 @@ use crate::console::Console;
 use crate::human;
 use crate::ids::{IdFile, InternalIds};
 use crate::local_parts::{check_local, local_parts};
+use crate::outputs::NamedFiles;
 use crate::rows::npy_type;
-use crate::security_args::SecurityArgs;
+use crate::security_args::ClientArgs;
 
 /// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on
 /// disk are read together.
@@ -72,16 +73,12 @@ pub(crate) struct GatherArgs {
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
     external_ids: bool,
-    /// With --connect: give up on a pull after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    deadline: u64,
     /// With --connect: only rows of the version that the servers have committed now, whatever is
     /// committed before the last row has come.
     #[arg(long, conflicts_with_all = ["graph", "version"])]
     pin: bool,
     #[command(flatten)]
-    security: SecurityArgs,
+    client: ClientArgs,
 }
 
 /// Output of `--json`.
@@ -97,6 +94,12 @@ struct GatherReport {
 
 impl GatherArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if self.graph.is_some() {
+            self.client.refuse_without_servers(&[])?;
+        }
+        let files =
+            NamedFiles::default().outputs("--out", [&self.out]).inputs("--ids", [&self.ids]);
+        self.client.security.name_inputs(files).check()?;
         let (source, here) = self.source()?;
         let info = source.tensor(&self.tensor)?;
         let ids = IdFile::open(&self.ids, source.book().n_nodes())?;
@@ -139,7 +142,7 @@ impl GatherArgs {
             let store = EmbeddedStore::over(Arc::new(live), view)?;
             return Ok((Box::new(EmbeddedSource::new(store)), here));
         }
-        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
+        let config = self.client.config()?;
         let pin = match self.version {
             Some(version) => Some(Pin::At(VersionTag::any(version))),
             None => self.pin.then_some(Pin::Newest),

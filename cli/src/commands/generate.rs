@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
+use crate::outputs::NamedFiles;
 use crate::staging::Staging;
 use crate::usage::UsageError;
 
@@ -127,6 +128,7 @@ impl GenerateArgs {
     }
 
     pub fn run(self, console: &Console) -> Result<()> {
+        NamedFiles::default().outputs("--out", [&self.out]).check()?;
         let report = generate(&self.configure(), console)?;
         console.report(&report, text)
     }

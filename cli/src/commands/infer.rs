@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use lodestore_client::source::PullStats;
 use lodestore_client::{EmbeddedSource, RowSource};
@@ -88,10 +88,18 @@ impl InferArgs {
         let on = TrainGraph { topology: &topology, book, uuid, rows_from: RowsFrom::Embedded };
         // Its name becomes that of a folder.
         TensorSpec::new(&self.out_tensor, Dtype::F32, 1)?;
+        let work_dir = work_dir(&self.graph, &self.out_tensor)?;
+        if work_dir.symlink_metadata().is_ok() && !work_dir.is_dir() {
+            bail!(
+                "{}: expected a folder of layers' rows, or nothing, found another file; move it away, or \
+                 give the tensor another name",
+                work_dir.display()
+            );
+        }
         let infer = InferConfig {
             output: self.output,
             memory_bytes: self.memory,
-            work_dir: work_dir(&self.graph, &self.out_tensor)?,
+            work_dir,
             version: format!("{:?}", live.part_version_ids()),
         };
         let mut model = Inference::open(&self.model, &on, &sources, &infer)?;

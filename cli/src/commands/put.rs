@@ -1,7 +1,7 @@
 //! `lode put`: rows in the place of those that a graph has.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
@@ -14,7 +14,7 @@ use crate::human;
 use crate::ids::IdFile;
 use crate::local_parts::line_of;
 use crate::rows::RowFile;
-use crate::security_args::SecurityArgs;
+use crate::security_args::ClientArgs;
 use crate::target::Place;
 
 /// Rows are put in pieces of about this many bytes, each durable before the next.
@@ -69,17 +69,13 @@ pub(crate) struct PutArgs {
     #[arg(long)]
     commit: bool,
     /// With --connect and --commit: return when N followers of each partition have the version.
-    #[arg(long, value_name = "N", requires_all = ["connect", "commit"])]
+    #[arg(long, value_name = "N", requires = "commit")]
     wait_followers: Option<usize>,
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
     external_ids: bool,
-    /// With --connect: give up on a piece of the rows after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    deadline: u64,
     #[command(flatten)]
-    security: SecurityArgs,
+    client: ClientArgs,
 }
 
 /// Output of `--json`.
@@ -98,7 +94,11 @@ struct PutReport {
 
 impl PutArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
-        let config = self.security.client_config(Duration::from_secs(self.deadline))?;
+        if self.graph.is_some() {
+            let waits = [("--wait-followers", self.wait_followers.is_some())];
+            self.client.refuse_without_servers(&waits)?;
+        }
+        let config = self.client.config()?;
         let place = Place::find(self.graph.as_deref(), &self.connect, config)?;
         // Files are looked at, to the last id, before the graph is locked.
         let tensor = place.tensor(&self.tensor)?;

@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::flags::parse_size;
 use crate::human;
+use crate::outputs::NamedFiles;
 use crate::small_file::read_small_file;
 use crate::table::Table;
 use crate::topology::open_topology;
@@ -82,9 +83,13 @@ struct PartReport {
 
 impl RapaArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        let graph = Graph::open(&self.graph)?;
+        if let Some(prefix) = &self.out {
+            let files = NamedFiles::default().inputs("--profiles", &self.profiles);
+            files.outputs("--out", dropped_paths(prefix, graph.book().n_parts())).check()?;
+        }
         let profiles: Vec<DeviceProfile> =
             self.profiles.iter().map(|path| read_profile(path)).collect::<Result<_>>()?;
-        let graph = Graph::open(&self.graph)?;
         let params = self.params(&graph)?;
         console.stage("topology");
         let topology = open_topology(&graph)?;
@@ -118,14 +123,22 @@ pub(crate) fn read_profile(path: &Path) -> Result<DeviceProfile> {
         .with_context(|| format!("{}: not a profile of `lode-lab profile-device`", path.display()))
 }
 
-fn write_dropped(prefix: &Path, loads: &[PartLoad], adjusted: &Adjusted) -> Result<()> {
-    for (part, (load, adjusted)) in loads.iter().zip(&adjusted.parts).enumerate() {
+/// Returns the files of `--out`, one for each partition.
+fn dropped_paths(prefix: &Path, n_parts: u16) -> impl Iterator<Item = PathBuf> {
+    (0..n_parts).map(move |part| {
         let mut path = prefix.as_os_str().to_owned();
         path.push(format!("-{part:03}.npy"));
+        PathBuf::from(path)
+    })
+}
+
+fn write_dropped(prefix: &Path, loads: &[PartLoad], adjusted: &Adjusted) -> Result<()> {
+    let paths = dropped_paths(prefix, loads.len() as u16);
+    for (path, (load, adjusted)) in paths.zip(loads.iter().zip(&adjusted.parts)) {
         let dropped = &load.replicas[..adjusted.n_dropped];
         let ids: Vec<u32> = dropped.iter().map(|replica| replica.node.0).collect();
-        let (path, shape) = (Path::new(&path), [ids.len() as u64]);
-        NpyWriter::write(path, NpyType::U32, &shape, bytemuck::cast_slice(&ids))?;
+        let shape = [ids.len() as u64];
+        NpyWriter::write(&path, NpyType::U32, &shape, bytemuck::cast_slice(&ids))?;
     }
     Ok(())
 }

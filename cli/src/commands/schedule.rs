@@ -1,7 +1,7 @@
 //! `lode schedule`: sample all batches of a run ahead of time.
 
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::available_parallelism;
 use std::time::Instant;
 
@@ -14,9 +14,11 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{Dtype, EmbeddedStore, Graph};
 use serde::Serialize;
 
+use crate::commands::train::check_workers;
 use crate::console::Console;
 use crate::flags::FanoutArgs;
 use crate::human;
+use crate::outputs::NamedFiles;
 use crate::topology::open_topology;
 use crate::usage::UsageError;
 
@@ -43,13 +45,16 @@ pub(crate) struct ScheduleArgs {
     #[command(flatten)]
     fanout: FanoutArgs,
     /// Roots per batch and worker.
-    #[arg(long, value_name = "B", default_value_t = 512)]
-    batch: usize,
+    #[arg(long, value_name = "B", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    batch: u32,
     /// Passes over the roots.
-    #[arg(long, value_name = "E", default_value_t = 10)]
+    #[arg(long, value_name = "E", default_value_t = 10,
+          value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
-    /// Workers; partition p belongs to worker p mod W.
-    #[arg(long, value_name = "W", default_value_t = 1)]
+    /// Workers, at most one per partition; partition p belongs to worker p mod W.
+    #[arg(long, value_name = "W", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// Which nodes are roots.
     #[arg(long, value_enum, default_value_t = Roots::Train)]
@@ -118,7 +123,7 @@ impl ScheduleArgs {
             graph_uuid: [0; 16],
             seed: self.seed,
             fanouts: self.fanout.fanout.clone(),
-            batch_size: self.batch,
+            batch_size: self.batch as usize,
             epochs: self.epochs,
             workers: self.workers,
             deal: self.deal.into(),
@@ -130,7 +135,10 @@ impl ScheduleArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
         let spec = self.check()?;
+        let files = [self.out.clone(), partial_of(&self.out)];
+        NamedFiles::default().outputs("--out", files).check()?;
         let graph = Graph::open(&self.graph)?;
+        check_workers(self.workers, graph.book().n_parts())?;
         let (book, uuid) = (graph.book().clone(), *graph.uuid().as_bytes());
         let spec = ScheduleSpec { graph_uuid: uuid, ..spec };
         console.stage("topology");
@@ -166,6 +174,13 @@ impl ScheduleArgs {
         };
         console.report(&report, text)
     }
+}
+
+/// Returns the name of a schedule until it is whole.
+pub(crate) fn partial_of(schedule: &Path) -> PathBuf {
+    let mut name = schedule.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
 }
 
 fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {

@@ -14,9 +14,10 @@ use lodestore_graph::sampler::is_local;
 use lodestore_graph::schedule::Schedule;
 use lodestore_store::Graph;
 
-use crate::usage::UsageError;
+use crate::outputs::NamedFiles;
+use crate::usage::{UsageError, refuse_given};
 
-pub use arrays::write_trace;
+pub use arrays::{trace_paths, write_trace};
 
 /// A trace, and the graph whose rows it asks for.
 #[derive(Args)]
@@ -96,8 +97,33 @@ impl TraceArgs {
         named.into_iter().any(Option::is_some)
     }
 
+    /// Adds the files of the trace to those that a command reads.
+    #[must_use]
+    pub fn name_inputs(&self, files: NamedFiles) -> NamedFiles {
+        files
+            .inputs("--schedule", &self.schedule)
+            .inputs("--trace", &self.trace)
+            .inputs("--oracle-general", &self.oracle_general)
+            .inputs("--lcs", &self.lcs)
+            .inputs("--offsets", &self.offsets)
+    }
+
     /// Returns which trace is named; no file is opened yet.
     pub fn check(self) -> Result<TraceChoice, UsageError> {
+        if self.schedule.is_none() {
+            let of_schedule = [("--worker", self.worker.is_some()), ("--remote", self.remote)];
+            refuse_given(&of_schedule, "is for --schedule, which has workers")?;
+        }
+        if self.trace.is_none() {
+            let of_arrays = [
+                ("--offsets", self.offsets.is_some()),
+                ("--epoch-batches", self.epoch_batches.is_some()),
+            ];
+            refuse_given(&of_arrays, "is for --trace")?;
+        }
+        if self.graph.is_none() {
+            refuse_given(&[("--remote", self.remote)], "needs the graph: --graph GRAPH")?;
+        }
         let Self { schedule, trace, oracle_general, lcs, .. } = self;
         let (offsets, epoch_batches, cut) =
             (self.offsets, self.epoch_batches, self.batch.is_some());

@@ -42,18 +42,22 @@ pub(super) struct Partial {
     digest: blake3::Hasher,
 }
 
-/// Opens the file called `path`, or creates it, and locks it.
+/// Opens the file called `path`, or creates it, and locks it. Fails for a link, behind which is
+/// another file than an unfinished schedule.
 ///
 /// The earlier holder of the lock may have renamed the file to its final name meanwhile, or removed
 /// it. Then the lock is that of a file that must not be touched, and the name is opened again.
 fn open_locked(path: &Path) -> Result<File, ScheduleError> {
     loop {
         let mut options = File::options();
+        refuse_link(path)?;
+        // It is not truncated: nothing has changed until the name is looked at again.
         let file = options.read(true).write(true).create(true).truncate(false).open(path);
         let file = file.map_err(FileError::at(path, "create"))?;
         lock(&file, path)?;
         let own = file.metadata().map_err(FileError::at(path, "measure"))?;
-        match fs::metadata(path) {
+        refuse_link(path)?;
+        match fs::symlink_metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (own.dev(), own.ino()) => return Ok(file),
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(FileError::at(path, "measure")(error).into());
@@ -61,6 +65,17 @@ fn open_locked(path: &Path) -> Result<File, ScheduleError> {
             _ => {}
         }
     }
+}
+
+/// Fails for a link, and for a file that has another name too.
+fn refuse_link(path: &Path) -> Result<(), ScheduleError> {
+    let is_link = |found: &fs::Metadata| found.is_symlink() || found.nlink() > 1;
+    if !fs::symlink_metadata(path).is_ok_and(|found| is_link(&found)) {
+        return Ok(());
+    }
+    let (expected, found) =
+        ("no file, or an unfinished schedule", "a link to another file; remove it");
+    Err(ScheduleError::format(path, "the name is taken", expected, found))
 }
 
 /// Locks a file for this run. A lock is waited for a moment: a process that starts another one has,

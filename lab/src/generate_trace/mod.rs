@@ -16,7 +16,8 @@ use self::patterns::{looping, scan, zipf};
 use lode_cli::console::Console;
 use lode_cli::flags::FanoutArgs;
 use lode_cli::human;
-use lode_cli::traces::write_trace;
+use lode_cli::outputs::NamedFiles;
+use lode_cli::traces::{trace_paths, write_trace};
 use lode_cli::usage::UsageError;
 
 /// Generate a trace for `lode cache-bench`: a pattern, or batches sampled from a graph.
@@ -147,6 +148,7 @@ impl GenerateTraceArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
         self.check()?;
+        NamedFiles::default().outputs("--out", trace_paths(&self.out)).check()?;
         let (n_ids, batch) = (self.ids, self.batch_rows());
         let made = match self.kind {
             Kind::Zipf => zipf(n_ids, self.alpha, self.batches, batch, self.seed)?,

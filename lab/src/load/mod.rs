@@ -18,6 +18,7 @@ use lodestore_store::EmbeddedStore;
 use self::ids::{IdChoice, parse_draw};
 use self::report::{LoadReport, text};
 use lode_cli::console::Console;
+use lode_cli::outputs::NamedFiles;
 use lode_cli::security_args::SecurityArgs;
 use lode_cli::traces::TraceArgs;
 use lode_cli::usage::UsageError;
@@ -107,6 +108,8 @@ impl LoadArgs {
         let Self { connect, verify, svg, .. } = &self;
         let (connect, verify, svg) = (connect.clone(), verify.clone(), svg.clone());
         let security = self.security.clone();
+        let files = self.trace.name_inputs(NamedFiles::default()).outputs("--svg", &svg);
+        security.name_inputs(files).check()?;
         let (choice, config) = self.check()?;
         let truth = verify.map(|graph| EmbeddedStore::open(&graph, None)).transpose()?;
         let truth = truth.map(EmbeddedSource::new);

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use lode_cli::console::Console;
+use lode_cli::outputs::NamedFiles;
 
 /// Figures that are written as a report and as charts.
 pub(super) trait Figures: Serialize {
@@ -32,6 +33,7 @@ pub(super) struct OutputFolder<'a> {
 impl<'a> OutputFolder<'a> {
     /// Makes the folder; fails where it exists.
     pub(super) fn new(dir: &'a Path) -> Result<Self> {
+        NamedFiles::default().outputs("--out", [dir]).check()?;
         fs::create_dir(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
         Ok(Self { dir })
     }

@@ -35,6 +35,14 @@ impl Choice {
     pub(super) fn follows_rules(&self) -> bool {
         self.kinds.iter().any(|&kind| follows_rules(kind))
     }
+
+    /// Returns whether a policy competes that knows rows which it wants before they are missed.
+    pub(super) fn plans(&self) -> bool {
+        let plans = |&kind: &PolicyKind| {
+            matches!(kind, PolicyKind::Frequency | PolicyKind::Overlap) || follows_rules(kind)
+        };
+        self.kinds.iter().any(plans)
+    }
 }
 
 /// A policy with its inputs.

@@ -27,8 +27,13 @@ use self::simulate::{Lane, misses, simulate};
 use crate::candidates::RuleArgs;
 use crate::console::Console;
 use crate::flags::InclusionArg;
-use crate::traces::{LoadedTrace, TraceArgs, TraceChoice, write_trace};
-use crate::usage::UsageError;
+use crate::outputs::NamedFiles;
+use crate::traces::{LoadedTrace, TraceArgs, TraceChoice, trace_paths, write_trace};
+use crate::usage::{UsageError, refuse_given};
+
+/// What scores of decay are multiplied with, and batches between its rounds, unless given.
+const GAMMA: f64 = 0.9995;
+const DELTA: u32 = 64;
 
 /// Compare cache policies on a trace: hit rates, rows moved, cost, and the optimum beside them.
 #[derive(Args)]
@@ -93,11 +98,11 @@ pub(crate) struct CacheBenchArgs {
     per_worker: bool,
     #[command(flatten)]
     rules: RuleArgs,
-    /// decay: what scores are multiplied with in each batch that does not use a row.
-    #[arg(long, value_name = "G,G,...", value_delimiter = ',', default_value = "0.9995")]
+    /// decay: what scores are multiplied with in each batch that does not use a row [default: 0.9995].
+    #[arg(long, value_name = "G,G,...", value_delimiter = ',')]
     gamma: Vec<f64>,
-    /// decay: batches from one eviction round to the next.
-    #[arg(long, value_name = "D,D,...", value_delimiter = ',', default_value = "64",
+    /// decay: batches from one eviction round to the next [default: 64].
+    #[arg(long, value_name = "D,D,...", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..))]
     delta: Vec<u32>,
     /// overlap: beside it the opposite, which keeps the rows that the fewest partitions need.
@@ -154,7 +159,16 @@ impl CacheBenchArgs {
         }
         let trace = self.trace.check()?;
         let kinds = kinds(&self.policies, trace.has_graph())?;
-        let (gammas, deltas) = (distinct(self.gamma), distinct(self.delta));
+        if !kinds.contains(&PolicyKind::Decay) {
+            let of_decay = [
+                ("--gamma", !self.gamma.is_empty()),
+                ("--delta", !self.delta.is_empty()),
+                ("--by-delta", self.by_delta.is_some()),
+            ];
+            refuse_given(&of_decay, "is for policy decay; add it")?;
+        }
+        let gammas = if self.gamma.is_empty() { vec![GAMMA] } else { distinct(self.gamma) };
+        let deltas = if self.delta.is_empty() { vec![DELTA] } else { distinct(self.delta) };
         let lowest_overlap = self.lowest_overlap;
         let (rules, ahead) = (self.rules, self.ahead);
         if rules.names_candidates() && !self.per_worker && !trace.is_of_worker() {
@@ -166,9 +180,6 @@ impl CacheBenchArgs {
         if let (Some(flag), false) = (rules.used(), choice.follows_rules()) {
             let message = format!("{flag} is for policies decay and degree; add one of them");
             return Err(UsageError::new(message));
-        }
-        if self.by_delta.is_some() && !choice.kinds.contains(&PolicyKind::Decay) {
-            return Err(UsageError::new("--by-delta is for policy decay; add it"));
         }
         if lowest_overlap && !choice.kinds.contains(&PolicyKind::Overlap) {
             let message = "--lowest-overlap is beside policy overlap; add it, with --graph";
@@ -201,6 +212,11 @@ impl CacheBenchArgs {
             Some(prefix) => Some(misses_of(prefix, &self.policies, &choice, &self.capacities)?),
             None => None,
         };
+        if self.ahead && !choice.plans() {
+            let message = "--ahead is for policies decay, degree, frequency and overlap, which plan; add \
+                           one of them";
+            return Err(UsageError::new(message));
+        }
         let cores = available_parallelism().map_or(1, NonZero::get);
         Ok(Config {
             trace,
@@ -224,7 +240,9 @@ impl CacheBenchArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         let start = Instant::now();
         watch_memory();
+        let inputs = self.trace.name_inputs(NamedFiles::default());
         let config = self.check()?;
+        config.name_outputs(inputs).check()?;
         let prefix = config.misses.as_ref().map(|misses| &misses.prefix);
         for path in [&config.csv, &config.svg, &config.over_time, &config.by_delta]
             .into_iter()
@@ -280,6 +298,17 @@ impl CacheBenchArgs {
 }
 
 impl Config {
+    /// Adds the files to write to those that the command reads.
+    fn name_outputs(&self, inputs: NamedFiles) -> NamedFiles {
+        let misses = self.misses.as_ref().map(|misses| trace_paths(&misses.prefix));
+        inputs
+            .outputs("--csv", &self.csv)
+            .outputs("--svg", &self.svg)
+            .outputs("--over-time", &self.over_time)
+            .outputs("--by-delta", &self.by_delta)
+            .outputs("--misses", misses.into_iter().flatten())
+    }
+
     /// Fails unless batches that belong to devices in turn come in whole turns.
     fn check_turns(&self, trace: &Trace) -> Result<()> {
         let Devices { n_devices, .. } = self.devices;

@@ -22,6 +22,7 @@ use lodestore_store::codec::CodecChoice;
 use crate::console::Console;
 use crate::flags::{EdgeArgs, Nan, PartitionerArgs};
 use crate::interrupt::RemovedOnInterrupt;
+use crate::outputs::NamedFiles;
 use crate::usage::UsageError;
 
 use tensors::{MaybeNamed, Named};
@@ -54,7 +55,7 @@ pub struct ImportArgs {
     rules: EdgeRuleArgs,
     /// Folder of a dataset and its layout: `ogb DIR`, as the Open Graph Benchmark's downloads are,
     /// or `graphbolt DIR`, with metadata.yaml.
-    #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "into"])]
+    #[arg(long, num_args = 2, value_names = ["LAYOUT", "DIR"], conflicts_with_all = ["edges", "edge_format", "ignore_extra_columns", "into"])]
     from: Vec<String>,
     /// A tensor with one row per node: .npy, .npz (CSR, or dense), .safetensors, or packed rows
     /// (see --raw). FILE:ARRAY names one of several arrays in a file. Repeat for several.
@@ -102,7 +103,11 @@ pub struct ImportArgs {
     #[arg(long, value_name = "GRAPH", required_unless_present = "into")]
     out: Option<PathBuf>,
     /// Folder of a graph that gets the tensors as further ones; it has its edges and partitions.
-    #[arg(long, value_name = "GRAPH", conflicts_with_all = ["out", "edges", "compare_orders"])]
+    #[arg(long, value_name = "GRAPH", conflicts_with_all = [
+        "out", "edges", "edge_format", "ignore_extra_columns", "self_loops", "duplicates", "edge_ids",
+        "edge_weights", "undirected", "nodes", "parts", "partitioner", "refine", "max_balance", "tau",
+        "beta", "passes", "order", "compare_orders",
+    ])]
     into: Option<PathBuf>,
 }
 
@@ -137,16 +142,16 @@ impl ImportArgs {
             None => self.edges.files()?,
         };
         let (algorithm, n_parts) = (self.partitioner, self.parts);
+        let (codecs, dtypes, raws) = (&self.codecs, &self.dtypes, &self.raws);
+        let tensors = tensors::tensors(of_dataset, self.tensors, codecs, dtypes, raws)?;
+        if self.compare_orders && tensors.is_empty() {
+            let message = "--compare-orders is for rows of a tensor: give --tensor NAME=FILE";
+            return Err(UsageError::new(message).into());
+        }
         let config = ImportConfig {
             edges,
             rules: self.rules.into(),
-            tensors: tensors::tensors(
-                of_dataset,
-                self.tensors,
-                &self.codecs,
-                &self.dtypes,
-                &self.raws,
-            )?,
+            tensors,
             nodes,
             partition: self.parameters.config(algorithm, n_parts, direction)?,
             order: self.order,
@@ -170,6 +175,7 @@ impl ImportArgs {
             let report = add_tensors(graph, &files, self.nan.into(), &mut observer)?;
             return console.report(&report, text::added);
         }
+        NamedFiles::default().outputs("--out", &self.out).check()?;
         let report = self.import(console)?;
         console.report(&report, text::imported)
     }

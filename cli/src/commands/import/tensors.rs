@@ -1,5 +1,6 @@
 //! Flags about the tensors of an import.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -67,6 +68,9 @@ pub(super) fn tensors(
         }
         tensors.push(TensorFile::new(&name, file));
     }
+    refuse_repeats("--codec", codecs.iter().map(|codec| codec.name.as_deref()))?;
+    refuse_repeats("--dtype", dtypes.iter().map(|dtype| Some(&*dtype.name)))?;
+    refuse_repeats("--raw", raws.iter().map(|raw| Some(&*raw.name)))?;
     for codec in codecs {
         for tensor in named("--codec", &mut tensors, codec.name.as_deref())? {
             tensor.codec = codec.value;
@@ -83,6 +87,21 @@ pub(super) fn tensors(
         }
     }
     Ok(tensors)
+}
+
+/// Fails where `flag` is given twice for one tensor, or twice for all.
+fn refuse_repeats<'a>(
+    flag: &str,
+    names: impl Iterator<Item = Option<&'a str>>,
+) -> Result<(), UsageError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            let whose = name.map_or("all tensors".to_owned(), |name| format!("tensor {name}"));
+            return Err(UsageError::new(format!("{flag} is given twice for {whose}")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the tensor of this name, or all without one.
@@ -125,6 +144,16 @@ mod tests {
         assert!(tensors(Vec::new(), files(), &[], &parse(&["label=f16"]), &[]).is_err());
         assert!(tensors(Vec::new(), files(), &[], &[], &parse(&["label=f16x3"])).is_err());
         assert!(tensors(Vec::new(), parse(&["a=1", "a=2"]), &[], &[], &[]).is_err());
+        for (codecs, dtypes, raws) in [
+            (&["raw", "zstd"][..], &[][..], &[][..]),
+            (&["a=raw", "a=zstd"], &[], &[]),
+            (&[], &["a=f32", "a=f64"], &[]),
+            (&[], &[], &["a=f32x3", "a=f32x4"]),
+        ] {
+            let (codecs, dtypes, raws) = (parse(codecs), parse(dtypes), parse(raws));
+            let error = tensors(Vec::new(), parse(&["a=1"]), &codecs, &dtypes, &raws).unwrap_err();
+            assert!(error.to_string().contains("twice"), "{error}");
+        }
         assert!("feat=f17".parse::<Named<Dtype>>().is_err());
         assert!("=f16".parse::<Named<Dtype>>().is_err());
     }

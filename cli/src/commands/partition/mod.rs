@@ -18,7 +18,8 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::flags::{EdgeArgs, PartitionerArgs, parse_size};
-use crate::usage::UsageError;
+use crate::outputs::NamedFiles;
+use crate::usage::{UsageError, refuse_given};
 
 /// Report how a partitioner would split a graph: cut, replication, halos, balance.
 #[derive(Args)]
@@ -57,15 +58,14 @@ pub(crate) struct PartitionArgs {
     /// Memory of each worker, such as 16GiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "workers")]
     memory: Option<u64>,
-    /// Number of workers.
-    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u16).range(1..),
-          requires = "memory")]
+    /// With --memory: number of workers.
+    #[arg(long, value_name = "Q", value_parser = clap::value_parser!(u16).range(1..))]
     workers: Option<u16>,
-    /// Memory of each worker that training takes; two thirds unless given.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "memory")]
+    /// With --memory: what training takes of it; two thirds unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     reserve: Option<u64>,
-    /// Size of the graph with its features; that of the file of edges unless given.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "memory")]
+    /// With --memory: size of the graph with its features; that of the files of edges unless given.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     data: Option<u64>,
     /// Write the partition of each node: .npy of shape (N,), u16.
     #[arg(long, value_name = "FILE")]
@@ -104,6 +104,16 @@ struct PlanOf {
 
 impl PartitionArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        if self.memory.is_none() {
+            let sizes = [
+                ("--workers", self.workers.is_some()),
+                ("--reserve", self.reserve.is_some()),
+                ("--data", self.data.is_some()),
+            ];
+            refuse_given(&sizes, "is for --memory, from which the number of partitions follows")?;
+        }
+        let files = NamedFiles::default().outputs("--out", &self.out);
+        files.inputs("--edges", self.edges.paths()).check()?;
         let workload = self.workload()?;
         let n_parts = workload.map(|found| found.parts).or(self.parts);
         let n_parts = n_parts.ok_or_else(|| UsageError::new("--parts is missing"))?;
@@ -111,6 +121,10 @@ impl PartitionArgs {
         console.stage("edges");
         let files = self.edges.files()?;
         let (has_text, edges) = (files.has_text()?, files.open(self.nodes)?);
+        if u32::from(n_parts) > edges.n_nodes() {
+            let n_nodes = edges.n_nodes();
+            eprintln!("lode: warning: {n_parts} partitions of {n_nodes} nodes: some will be empty");
+        }
         if self.plan {
             let plan = |config: &PartitionConfig| PlanOf {
                 algorithm: config.algorithm.to_string(),

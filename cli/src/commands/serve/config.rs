@@ -19,7 +19,7 @@ use crate::flags::{parse_size, parse_time};
 use crate::log::{LogFormat, LogLevel};
 use crate::security_args::{EtcdArgs, check_key};
 use crate::small_file::read_small_file;
-use crate::usage::UsageError;
+use crate::usage::{UsageError, refuse_given};
 
 /// Settings as flags, or as the lines of a file; `docs/serve.toml` documents each.
 #[derive(Args, Debug, Default, Deserialize)]
@@ -75,8 +75,8 @@ pub(super) struct ServeSettings {
     pub(super) memory: Option<u64>,
     /// Which rows stay resident: lru, fifo, clock, sieve, s3-fifo, tinylfu or none; sieve unless
     /// given. `lode cache-bench` compares them on a trace.
-    #[arg(long, value_name = "P")]
-    #[serde(deserialize_with = "parsed")]
+    #[arg(long, value_name = "P", value_parser = parse_policy)]
+    #[serde(deserialize_with = "policy")]
     pub(super) policy: Option<PolicyKind>,
     /// Load tensors into memory right after the start, behind all pulls: each that memory holds,
     /// unless given. Or those of these names; or auto for each that memory holds, and of the others
@@ -202,6 +202,17 @@ pub(super) struct ServeSettings {
     pub(super) log_format: Option<LogFormat>,
 }
 
+/// Flags that work only beside another setting, and whether each is given.
+pub(super) struct DependentFlags {
+    of_writable: [(&'static str, bool); 2],
+    of_unix: [(&'static str, bool); 1],
+    of_metrics: [(&'static str, bool); 2],
+    of_tcp: [(&'static str, bool); 5],
+    of_token: [(&'static str, bool); 1],
+    of_rows: [(&'static str, bool); 1],
+    of_follow: [(&'static str, bool); 4],
+}
+
 impl ServeSettings {
     /// Fails for a file that cannot be read, is no TOML, or has a key or value that is not known.
     pub(super) fn read(path: &Path) -> Result<Self> {
@@ -257,6 +268,71 @@ impl ServeSettings {
             log_level: self.log_level.or(file.log_level),
             log_format: self.log_format.or(file.log_format),
         }
+    }
+
+    /// Returns whether clients can connect over TCP.
+    fn listens_on_tcp(&self) -> bool {
+        self.listen.is_some() || self.unix.is_none()
+    }
+
+    /// Returns each of these flags that works only beside another setting, and whether it is given.
+    pub(super) fn dependent_flags(&self) -> DependentFlags {
+        DependentFlags {
+            of_writable: [
+                ("--keep-versions", self.keep_versions.is_some()),
+                ("--keep-for", self.keep_for.is_some()),
+            ],
+            of_unix: [("--unix-mode", self.unix_mode.is_some())],
+            of_metrics: [
+                ("--metrics-insecure", self.metrics_insecure),
+                ("--metrics-host", !self.metrics_host.is_empty()),
+            ],
+            of_tcp: [
+                ("--shard-port-base", self.shard_port_base.is_some()),
+                ("--admin-token-file", self.admin_token_file.is_some()),
+                ("--tls-cert", self.tls_cert.is_some()),
+                ("--tls-key", self.tls_key.is_some()),
+                ("--tls-client-ca", self.tls_client_ca.is_some()),
+            ],
+            of_token: [("--token-file", self.token_file.is_some())],
+            of_rows: [("--preload", self.preload.iter().any(|it| *it != PreloadChoice::Nothing))],
+            of_follow: [
+                ("--follow-interval", self.follow_interval.is_some()),
+                ("--disk", self.disk.is_some()),
+                ("--follow-token-file", self.follow_token_file.is_some()),
+                ("--follow-tls-ca", self.follow_tls_ca.is_some()),
+            ],
+        }
+    }
+
+    /// Fails for a flag that would do nothing with these settings, which are those of the flags and
+    /// of the file.
+    pub(super) fn refuse_vain(&self, flags: &DependentFlags) -> Result<(), UsageError> {
+        if !self.writable {
+            refuse_given(&flags.of_writable, "is for --writable")?;
+        }
+        if self.unix.is_none() {
+            refuse_given(&flags.of_unix, "is for --unix")?;
+        }
+        if self.metrics.is_none() {
+            refuse_given(&flags.of_metrics, "is for --metrics")?;
+        }
+        if !self.listens_on_tcp() {
+            let reason = "is for clients over TCP; add --listen, or leave out --unix";
+            refuse_given(&flags.of_tcp, reason)?;
+            if self.metrics.is_none() {
+                refuse_given(&flags.of_token, reason)?;
+            }
+        }
+        if self.memory == Some(0) || self.policy == Some(PolicyKind::None) {
+            let reason =
+                "is for rows that stay in memory: --memory above 0, and a --policy but none";
+            refuse_given(&flags.of_rows, reason)?;
+        }
+        if self.follow.is_empty() {
+            refuse_given(&flags.of_follow, "is for --follow")?;
+        }
+        Ok(())
     }
 
     /// Returns the partitions that are named.
@@ -420,6 +496,23 @@ pub(super) fn parse_mode(text: &str) -> Result<u32, String> {
         }
         _ => Err(format!("expected a mode in octal such as 660, found `{text}`")),
     }
+}
+
+/// Parses a policy that servers follow: one that needs no plan.
+fn parse_policy(text: &str) -> Result<PolicyKind, String> {
+    let of_servers = PolicyKind::REACTIVE;
+    if let Some(found) = of_servers.into_iter().find(|kind| kind.name() == text) {
+        return Ok(found);
+    }
+    let fault = match text.parse::<PolicyKind>() {
+        Ok(known) => format!("a server cannot follow the policy `{known}`"),
+        Err(_) => format!("unknown policy `{text}`"),
+    };
+    Err(format!("{fault}; one of: {}", of_servers.map(PolicyKind::name).join(", ")))
+}
+
+fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PolicyKind>, D::Error> {
+    parse_policy(&String::deserialize(deserializer)?).map(Some).map_err(de::Error::custom)
 }
 
 /// Parses an address with a port; of a name's addresses the first is taken.

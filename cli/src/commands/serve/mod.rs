@@ -143,9 +143,11 @@ impl ServeArgs {
     }
 
     pub(crate) fn run(mut self, console: &Console) -> Result<()> {
+        let flags = self.settings.dependent_flags();
         if let Some(path) = &self.config {
             self.settings = self.settings.or(ServeSettings::read(path)?);
         }
+        self.settings.refuse_vain(&flags)?;
         let settings = &self.settings;
         let renewal = Renewal::new(settings);
         let config = self.check()?;

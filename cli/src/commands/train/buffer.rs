@@ -91,6 +91,11 @@ impl BufferArgs {
         if !(share >= 0.0 && share.is_finite()) {
             return Err(UsageError::new(format!("--buffer must be 0 or more, found {share}")));
         }
+        if share > 1.0 && self.rules.keeps_halo_alone() {
+            return Err(UsageError::new(format!(
+                "--buffer must be at most 1 with --candidates halo, found {share}: no other rows are kept"
+            )));
+        }
         if !(gamma > 0.0 && gamma <= 1.0) {
             let message = format!("--gamma must be above 0 and at most 1, found {gamma}");
             return Err(UsageError::new(message));

@@ -12,6 +12,7 @@ mod strategy_args;
 mod tiers;
 mod watch;
 
+use std::iter;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,25 +21,37 @@ use clap::Args;
 use lodestore_client::{ClientConfig, Pin};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::{OpenOptions, ReaderKind};
-use lodestore_trainer::config::Roots;
-use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainReport};
+use lodestore_trainer::config::{Halo, Roots};
+use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError, TrainReport};
 use serde::Serialize;
 
 use crate::commands::rapa::read_profile;
+use crate::commands::schedule::partial_of;
 use crate::console::Console;
 use crate::flags::parse_size;
-use crate::security_args::SecurityArgs;
-use crate::usage::UsageError;
+use crate::outputs::NamedFiles;
+use crate::security_args::ClientArgs;
+use crate::usage::{UsageError, refuse_given};
 use buffer::BufferArgs;
 pub use buffer::BufferChoice;
 use options::{CheckpointArgs, OptionArgs};
 pub use processes::Form;
+pub(crate) use run::check_workers;
 use run::{follow, train_telling};
 pub use run::{train, train_over_links};
 pub(crate) use sources::rows_of;
 use strategy_args::{FullArgs, HopArgs, HotArgs, SdtArgs, hot_policy};
 use tiers::TierArgs;
 pub use tiers::{TierChoice, TierReport};
+
+/// Longest wait of the processes of a run for each other unless another one is given.
+const PEER_TIMEOUT_SECONDS: u32 = 3600;
+
+/// Bytes of rows that an evaluation holds unless others are given.
+const EVALUATION_BYTES: u64 = 1 << 30;
+
+/// Names of a folder of checkpoints.
+const CHECKPOINT_FILES: [&str; 3] = ["checkpoint", "checkpoint.partial", "lock"];
 
 /// Train a GNN on a graph; rows of other partitions come from servers.
 #[derive(Args)]
@@ -99,10 +112,9 @@ pub struct TrainArgs {
     /// End the run when the first process has waited for another for this many seconds, in a step
     /// or at the start. It is for --processes, and for an MPI job. The others wait twice as long,
     /// while the first evaluates, writes a checkpoint or the schedule. Allow more where these take
-    /// longer.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    peer_timeout: u32,
+    /// longer [default: 3600].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    peer_timeout: Option<u32>,
     /// Which process of a run this is.
     #[arg(long, hide = true)]
     peer: Option<processes::Peer>,
@@ -113,9 +125,9 @@ pub struct TrainArgs {
     /// Width of hidden layers. A model has at most 1,000,000,000 parameters.
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
-    /// gat: attention heads; --hidden is a multiple of it.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    heads: usize,
+    /// gat: attention heads; --hidden is a multiple of it [default: 8].
+    #[arg(long, value_name = "N")]
+    heads: Option<usize>,
     /// gat: heads of the last layer, whose rows are averaged; as --heads unless given. Its paper
     /// has 1 on Cora and Citeseer, 8 on Pubmed.
     #[arg(long, value_name = "N")]
@@ -145,16 +157,17 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
     /// Metric of validation and test nodes, wherever accuracy is reported: accuracy (one class a
-    /// node), f1-micro, or roc-auc (two classes, or several labels a node).
-    #[arg(long, value_name = "M", default_value_t = Metric::Accuracy)]
-    metric: Metric,
+    /// node), f1-micro, or roc-auc (two classes, or several labels a node) [default: accuracy].
+    #[arg(long, value_name = "M")]
+    metric: Option<Metric>,
     /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
     #[arg(long)]
     no_test: bool,
     /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in
-    /// TMPDIR). The scores of roc-auc, 8 bytes for each label of each measured node, come on top.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
-    evaluation_memory: u64,
+    /// TMPDIR). The scores of roc-auc, 8 bytes for each label of each measured node, come on top
+    /// [default: 1GiB].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    evaluation_memory: Option<u64>,
     /// Stop when accuracy on the validation nodes has not risen for N epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
     patience: u32,
@@ -187,10 +200,6 @@ pub struct TrainArgs {
     /// memory, else direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t)]
     reader: ReaderKind,
-    /// With --connect: give up on a pull after this many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30,
-          value_parser = clap::value_parser!(u64).range(1..))]
-    deadline: u64,
     /// With --connect: all rows are of the version that the servers have committed at the start; own
     /// rows too, from the graph's files. Without it the newest version of the files must be that of
     /// the servers. Either way no row of another version is used, whatever is put, committed and
@@ -203,7 +212,7 @@ pub struct TrainArgs {
     #[arg(long, conflicts_with = "pin")]
     mixed_versions: bool,
     #[command(flatten)]
-    security: SecurityArgs,
+    client: ClientArgs,
 }
 
 /// A run: settings of the trainer, and where its rows come from.
@@ -230,6 +239,30 @@ pub struct TrainRun {
 }
 
 impl TrainRun {
+    /// Adds the files that the run writes to those that it reads.
+    fn name_outputs(&self, inputs: NamedFiles) -> NamedFiles {
+        let checkpoints = self.train.checkpoint.as_ref().map(|of| &of.dir);
+        let in_checkpoints = |dir: &PathBuf| {
+            let files = CHECKPOINT_FILES.map(|name| dir.join(name));
+            iter::once(dir.clone()).chain(files).collect::<Vec<_>>()
+        };
+        let schedule = self.schedule.clone();
+        let beside = || checkpoints.map(|dir| dir.join("schedule"));
+        let (flag, schedule) = match schedule {
+            Some(schedule) => ("--schedule", Some(schedule)),
+            None => ("--checkpoint", beside()),
+        };
+        let with_partial = |schedule: PathBuf| {
+            let partial = partial_of(&schedule);
+            [schedule, partial]
+        };
+        inputs
+            .outputs("--checkpoint", checkpoints.into_iter().flat_map(in_checkpoints))
+            .outputs(flag, schedule.into_iter().flat_map(with_partial))
+            .outputs("--save-model", &self.train.save_model)
+            .outputs("--log", &self.log)
+    }
+
     /// Returns a run as threads of this process, with rows from the servers at `connect`, or from
     /// the files of `graph` without any.
     pub fn new(graph: PathBuf, connect: Vec<String>, train: TrainConfig) -> Self {
@@ -264,21 +297,28 @@ pub struct Trained {
 
 impl TrainArgs {
     fn check(self) -> Result<TrainRun, UsageError> {
-        let patience = Duration::from_secs(self.peer_timeout.into());
-        let form = Form::of(self.processes, self.peer, patience)?;
+        let patience = self.peer_timeout.unwrap_or(PEER_TIMEOUT_SECONDS);
+        let form = Form::of(self.processes, self.peer, Duration::from_secs(patience.into()))?;
+        self.check_needed(&form)?;
         let hop = self.hop.check(self.strategy)?;
         refuse_roots(self.strategy, self.roots)?;
         let is_sdt = self.strategy == Strategy::Sdt;
         let sdt = self.sdt.check(self.strategy, self.hot.memory.filter(|_| is_sdt))?;
         let others = [("--fanout", self.fanout.is_some()), ("--batch", self.batch.is_some())];
+        if sdt.full_partition {
+            let reason = "is not for --full-partition, whose batches have all nodes of a partition";
+            refuse_given(&others[1..], reason)?;
+        }
         self.full.check(self.strategy, &others)?;
         let is_full = self.strategy == Strategy::Full;
         let full = self.full.config();
         let usual =
             TrainConfig { strategy: self.strategy, hop, sdt, full, ..TrainConfig::default() };
         let fetch = usual.fetch();
-        self.hot.check(fetch, self.strategy)?;
+        self.hot.check(fetch, self.strategy, usual.window)?;
         let workers = self.workers.unwrap_or(form.usual_workers());
+        let n_heads = self.heads.unwrap_or(usual.n_heads);
+        let evaluation_bytes = self.evaluation_memory.unwrap_or(EVALUATION_BYTES);
         self.full.check_profiles(workers)?;
         let fanouts = match is_full {
             true => self.full.fanouts(),
@@ -291,8 +331,8 @@ impl TrainArgs {
             fanouts,
             hidden: self.hidden,
             layer: self.options.layer(),
-            n_heads: self.heads,
-            n_output_heads: self.output_heads.unwrap_or(self.heads),
+            n_heads,
+            n_output_heads: self.output_heads.unwrap_or(n_heads),
             dropout: self.dropout,
             learning_rate: self.learning_rate,
             weight_decay: self.weight_decay,
@@ -302,10 +342,10 @@ impl TrainArgs {
             seed: self.seed,
             normalize: self.normalize,
             evaluate_every: self.evaluate_every,
-            metric: self.metric,
+            metric: self.metric.unwrap_or(usual.metric),
             measure_test: !self.no_test,
             // An evaluation is part of what a worker's memory is for.
-            evaluation_bytes: self.evaluation_memory.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3),
+            evaluation_bytes: evaluation_bytes.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3),
             patience: self.patience,
             mixed_versions: self.mixed_versions,
             checkpoint: self.checkpoint.check()?,
@@ -317,10 +357,15 @@ impl TrainArgs {
             memory_budget_bytes: self.hot.memory.filter(|_| !is_sdt),
             ..usual
         };
-        train.validate().map_err(UsageError::of)?;
+        train.validate().map_err(usage_of_setting)?;
         let tiers = self.tiers.check(self.strategy, fetch)?;
         if is_sdt && tiers.has_any() {
             let message = "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory";
+            return Err(UsageError::new(message));
+        }
+        if is_full && train.full.halo == Halo::Zero && tiers.has_any() {
+            let message =
+                "--tier and --device-tier are not for --halo zero, which pulls no rows of halos";
             return Err(UsageError::new(message));
         }
         let buffer = self.buffer.check(self.strategy)?;
@@ -331,12 +376,11 @@ impl TrainArgs {
                  --mixed-versions too",
             ));
         }
-        let deadline = Duration::from_secs(self.deadline);
         Ok(TrainRun {
             graph: self.graph,
             connect: self.connect,
             client: ClientConfig {
-                deadline,
+                deadline: self.client.deadline(),
                 pin: follows_no_commit.then_some(Pin::Newest),
                 ..ClientConfig::default()
             },
@@ -351,9 +395,44 @@ impl TrainArgs {
         })
     }
 
+    /// Fails for a flag that would do nothing, whatever the strategy.
+    fn check_needed(&self, form: &Form) -> Result<(), UsageError> {
+        if self.connect.is_empty() {
+            self.client.refuse_without_servers(&[])?;
+            let is_vain = self.mixed_versions && !self.checkpoint.resumes();
+            refuse_given(&[("--mixed-versions", is_vain)], "is for --connect, or for --resume")?;
+        }
+        if matches!(form, Form::Threads) {
+            let waits = [("--peer-timeout", self.peer_timeout.is_some())];
+            refuse_given(&waits, "is for --processes, or for an MPI job")?;
+        }
+        if self.model != ModelKind::Gat {
+            let heads = [
+                ("--heads", self.heads.is_some()),
+                ("--output-heads", self.output_heads.is_some()),
+            ];
+            refuse_given(&heads, "is for --model gat")?;
+        }
+        if self.no_test && self.evaluate_every == 0 {
+            let measures = [
+                // A saved model has it.
+                ("--metric", self.metric.is_some() && self.save_model.is_none()),
+                ("--evaluation-memory", self.evaluation_memory.is_some()),
+            ];
+            let reason =
+                "is for accuracy, which is not measured with --no-test and --evaluate-every 0";
+            refuse_given(&measures, reason)?;
+        }
+        Ok(())
+    }
+
     pub fn run(self, console: &Console) -> Result<()> {
-        let (security, profiles) = (self.security.clone(), self.full.profiles());
+        let (security, profiles) = (self.client.security.clone(), self.full.profiles());
         let mut run = self.check()?;
+        if !run.form.is_led() {
+            let inputs = NamedFiles::default().inputs("--rapa", &profiles);
+            run.name_outputs(security.name_inputs(inputs)).check()?;
+        }
         run.client.security = security.read()?;
         run.client.etcd = security.etcd.read()?;
         let devices = profiles.iter().map(|path| read_profile(path));
@@ -372,6 +451,25 @@ impl TrainArgs {
         let reported = console.report(&trained, report::text);
         told.and(reported)
     }
+}
+
+/// Returns an error of a setting under the name of its flag.
+fn usage_of_setting(error: TrainError) -> UsageError {
+    let TrainError::Setting { setting, expected, found } = error else {
+        return UsageError::of(error);
+    };
+    let flag = match setting {
+        "batch_size" => "batch".to_owned(),
+        "fanouts" => "fanout".to_owned(),
+        "learning_rate" => "lr".to_owned(),
+        "n_heads" => "heads".to_owned(),
+        "n_output_heads" => "output-heads".to_owned(),
+        "memory_bytes" => "memory".to_owned(),
+        "reserved_bytes" => "reserve".to_owned(),
+        "devices" => "rapa".to_owned(),
+        same => same.replace('_', "-"),
+    };
+    UsageError::new(format!("--{flag} must be {expected}, found {found}"))
 }
 
 /// Fails for `--roots` where each root is its owner's.

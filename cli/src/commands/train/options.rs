@@ -71,6 +71,11 @@ pub(super) struct CheckpointArgs {
 }
 
 impl CheckpointArgs {
+    /// Returns whether the run may continue one that was interrupted.
+    pub(super) fn resumes(&self) -> bool {
+        self.resume
+    }
+
     pub(super) fn check(self) -> Result<Option<CheckpointConfig>, UsageError> {
         let Some(dir) = self.checkpoint else {
             let used = [

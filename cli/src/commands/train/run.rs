@@ -71,7 +71,7 @@ pub(super) fn train_telling(
 ) -> Result<(Trained, Result<()>)> {
     if run.form.starts_processes() {
         // Before there is one for each of too many workers.
-        check_workers(&run.train, Graph::open(&run.graph)?.book().n_parts())?;
+        check_workers(run.train.workers, Graph::open(&run.graph)?.book().n_parts())?;
     }
     let mut joined = run.form.join(run.train.workers)?;
     let open = || -> Result<_> {
@@ -163,7 +163,7 @@ impl Opened {
     /// Opens what the workers of `here` need.
     fn with(run: &TrainRun, here: LocalWorkers) -> Result<Self> {
         let graph = Graph::open(&run.graph)?;
-        check_workers(&run.train, graph.book().n_parts())?;
+        check_workers(run.train.workers, graph.book().n_parts())?;
         let topology = open_topology(&graph)?;
         let opened = sources::open(run, &graph, &topology, here)?;
         let Sources { workers: sources, tiers, versions, client } = opened;
@@ -209,14 +209,14 @@ impl TrainRun {
     }
 }
 
-fn check_workers(config: &TrainConfig, n_parts: u16) -> Result<(), UsageError> {
-    if config.workers <= u32::from(n_parts) {
+/// Fails for more workers than the graph has partitions, of which each worker owns some.
+pub(crate) fn check_workers(workers: u32, n_parts: u16) -> Result<(), UsageError> {
+    if workers <= u32::from(n_parts) {
         return Ok(());
     }
     Err(UsageError::new(format!(
-        "--workers {} needs as many partitions, but the graph has {n_parts}; import it with \
-         --parts {} or use fewer workers",
-        config.workers, config.workers
+        "--workers {workers} needs as many partitions, but the graph has {n_parts}; import it with \
+         --parts {workers} or use fewer workers"
     )))
 }
 

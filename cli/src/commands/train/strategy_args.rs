@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
+use lodestore_graph::is_stream;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::Strategy;
 use lodestore_trainer::config::{
@@ -48,7 +49,14 @@ pub(super) struct HotArgs {
 
 impl HotArgs {
     /// Fails where a flag would do nothing.
-    pub(super) fn check(&self, fetch: Fetch, strategy: Strategy) -> Result<(), UsageError> {
+    /// `window` is the number of batches prepared ahead unless another one is given.
+    pub(super) fn check(
+        &self,
+        fetch: Fetch,
+        strategy: Strategy,
+        window: usize,
+    ) -> Result<(), UsageError> {
+        let window = self.window.unwrap_or(window);
         let used = [
             ("--hot", self.n_hot.is_some()),
             ("--window", self.window.is_some()),
@@ -56,10 +64,21 @@ impl HotArgs {
             ("--memory", self.memory.is_some() && strategy != Strategy::Sdt),
             ("--schedule", self.schedule.is_some()),
         ];
-        match fetch {
-            Fetch::Rapid => Ok(()),
-            _ => refuse_given(&used, "is for --strategy rapid, or hop with --fetch rapid"),
+        if fetch != Fetch::Rapid {
+            return refuse_given(&used, "is for --strategy rapid, or hop with --fetch rapid");
         }
+        if let Some(found) = self.together.filter(|&together| together as usize > window) {
+            let message =
+                format!("--together must be at most the window of {window}, found {found}");
+            return Err(UsageError::new(message));
+        }
+        if let Some(path) = self.schedule.as_deref().filter(|path| is_stream(path)) {
+            return Err(UsageError::new(format!(
+                "--schedule {}: expected a file, which is read again, found a pipe or a device",
+                path.display()
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -226,14 +245,18 @@ impl FullArgs {
             ("--no-overlap", self.no_overlap),
             ("--rapa", !self.rapa.is_empty()),
         ];
-        match strategy {
-            Strategy::Full => refuse_given(
-                others,
-                "is not for --strategy full, which computes all nodes with all of their neighbours in \
-                 each step; --layers says how many layers there are",
-            ),
-            _ => refuse_given(&used, "is for --strategy full"),
+        if strategy != Strategy::Full {
+            return refuse_given(&used, "is for --strategy full");
         }
+        if self.halo == Some(Halo::Zero) {
+            let exchange = [("--no-overlap", self.no_overlap)];
+            refuse_given(&exchange, "is for --halo exchange; with zero nothing travels")?;
+        }
+        refuse_given(
+            others,
+            "is not for --strategy full, which computes all nodes with all of their neighbours in \
+             each step; --layers says how many layers there are",
+        )
     }
 
     /// Returns the settings of `full`, without profiles.

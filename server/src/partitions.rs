@@ -1,6 +1,7 @@
 //! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
@@ -18,10 +19,12 @@ use lodestore_store::update::TensorHandle;
 use lodestore_store::{
     Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, TensorSpec,
 };
+use rustix::process::{Resource, getrlimit};
 use uuid::Uuid;
 
 use crate::config::ServerConfig;
 use crate::cut::{Cut, PartCut};
+use crate::dma::LayerFiles;
 use crate::error::ServerError;
 use crate::followers::Followers;
 use crate::following::{FollowedPart, FollowingState, summary};
@@ -54,6 +57,8 @@ pub(crate) struct Partitions {
     pub(crate) tensors: Vec<ServedTensor>,
     /// The partitions, open.
     pub(crate) live: Arc<GraphHandle>,
+    /// Files that shards have open.
+    pub(crate) files: Arc<LayerFiles>,
     /// Versions that are kept for readers.
     pub(crate) pins: Pins<Cut>,
     /// Cost of reads from the graph's disk.
@@ -85,6 +90,21 @@ pub(crate) struct Partitions {
 pub(crate) struct ServedTensor {
     pub(crate) description: TensorDescription,
     pub(crate) stripes: Stripes,
+}
+
+/// Fails where the files of all layers, opened once more for direct reads, are more than this
+/// process may have open, before any shard opens one.
+fn check_file_limit(live: &GraphHandle) -> Result<(), ServerError> {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    let mut n_layers = 0;
+    for part in live.parts() {
+        for tensor in (0..).map_while(|position| live.tensor(part, position)) {
+            n_layers += tensor.current().layers().len() as u64;
+        }
+    }
+    let n_open = fs::read_dir("/proc/self/fd").map_or(n_layers, |open| open.count() as u64);
+    let needed = n_open + n_layers;
+    if needed < limit { Ok(()) } else { Err(ServerError::FileLimit { needed, limit }) }
 }
 
 impl Partitions {
@@ -122,6 +142,7 @@ impl Partitions {
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
+        check_file_limit(&live)?;
         live.set_keep_rule(config.keep);
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
         let none = Cut::new(book.parts().map(|_| None).collect());
@@ -137,6 +158,7 @@ impl Partitions {
             is_moving: AtomicBool::new(false),
             tensors,
             live,
+            files: Arc::default(),
             pins: Pins::default(),
             profile,
             writable: config.writable,

@@ -123,6 +123,9 @@ struct Copy {
     expect @6 :UInt64;      # Asked of the target: fails unless the copy of the move with this number
                             # comes together in its folder. Needs no `open`.
   }
+  to @7 :Text;
+  # Of `release`: the address of the server that takes the partition over, as the mover has it; empty:
+  # unknown. Earlier servers pass over it.
 }
 
 struct PartVersion {
@@ -349,6 +352,14 @@ struct Description {
   tags @18 :List(UInt64);
   # The tag of the commit that made each of `versions`, 0 where it is unknown; from version 6 on.
   followers @19 :List(Follower);  # those that fetch versions from this server; from version 6 on
+  moved @20 :List(Moved);
+  # Partitions that this server gave up, and the servers that took them over, as far as that is known;
+  # MOVED_MAX at most.
+}
+
+struct Moved {
+  part @0 :UInt16;
+  to @1 :Text;          # address, as `copy.to` of `release` had it
 }
 
 struct Follower {
@@ -420,6 +431,11 @@ struct Updates {
   runFailure @8 :Text;        # why the compaction that ended last has failed; empty if it has not
   publishes @9 :Bool;         # whether versions are published in a bucket
   published @10 :UInt32;      # the lowest published version of its partitions; 0 before the first
+  follows @11 :Text;
+  # Of a follower: where its versions come from, addresses or a URL, separated by commas; else empty.
+  versionsBehind @12 :UInt32; # the most that a partition lags behind its source, as last seen
+  lookAgeMs @13 :UInt64;      # time since a source was last seen, the longest of all partitions
+  followFault @14 :Text;      # why a partition cannot be fetched; empty if all can
 }
 
 struct ShardStats {

@@ -5,6 +5,8 @@
 
 #[path = "bucket/away.rs"]
 mod away;
+#[path = "bucket/many_parts.rs"]
+mod many_parts;
 #[path = "bucket/servers.rs"]
 mod servers;
 mod support;

@@ -8,6 +8,8 @@ mod engine;
 mod faults;
 #[path = "etcd/following.rs"]
 mod following;
+#[path = "etcd/secured.rs"]
+mod secured;
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -5,6 +5,8 @@
 
 mod support;
 
+#[path = "transfer/behind.rs"]
+mod behind;
 #[path = "transfer/cut_off.rs"]
 mod cut_off;
 #[path = "transfer/followers.rs"]

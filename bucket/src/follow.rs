@@ -154,16 +154,23 @@ impl BucketFollower {
         Ok(())
     }
 
-    /// Fetches the newest version of a partition into the folder of `live`, which serves it, and
-    /// has `install` take it over. Returns whether it was new.
-    pub fn poll<E: From<BucketError>>(
+    /// Looks for the newest version of a partition that is published; `None` for one that is not
+    /// followed.
+    pub fn look(&mut self, part: PartId) -> Result<Option<u32>, BucketError> {
+        let Some(at) = self.position(part) else { return Ok(None) };
+        self.read_newest(at)?;
+        Ok(Some(self.parts[at].newest.version()))
+    }
+
+    /// Fetches the version of a partition that was seen last into the folder of `live`, which serves
+    /// it, and has `install` take it over. Returns whether it was new.
+    pub fn fetch<E: From<BucketError>>(
         &mut self,
         live: &GraphHandle,
         part: PartId,
         install: &mut dyn FnMut(&Manifest) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let Some(at) = self.parts.iter().position(|it| it.part == part) else { return Ok(false) };
-        self.read_newest(at)?;
+        let Some(at) = self.position(part) else { return Ok(false) };
         let publication = Arc::clone(&self.parts[at].newest);
         let installed = self.parts[at].installed.as_ref();
         if installed.is_some_and(|it| it.sequence == publication.sequence) {
@@ -175,6 +182,10 @@ impl BucketFollower {
         let is_new = install(&publication.manifest)?;
         self.parts[at].installed = Some(publication);
         Ok(is_new)
+    }
+
+    fn position(&self, part: PartId) -> Option<usize> {
+        self.parts.iter().position(|it| it.part == part)
     }
 
     /// Reads the newest publication of a partition, if it is another one than before.

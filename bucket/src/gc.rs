@@ -76,6 +76,8 @@ impl Default for GcOptions {
     }
 }
 
+/// Partitions that are collected in parallel. The names of their chunks are in memory.
+const N_PARTS: usize = 4;
 /// Most bytes of a pin.
 const PIN_BYTES_MAX: u64 = 4096;
 /// Most bytes of a list of publications.
@@ -89,6 +91,17 @@ struct Collected<'a> {
     history: &'a PartHistory,
     removed: Vec<u64>,
     held: &'a BTreeSet<UploadId>,
+}
+
+impl GcReport {
+    /// Adds the counts of a partition.
+    fn add(&mut self, part: &Self) {
+        self.publications += part.publications;
+        self.publications_kept += part.publications_kept;
+        self.chunks += part.chunks;
+        self.bytes += part.bytes;
+        self.chunks_kept += part.chunks_kept;
+    }
 }
 
 impl Bucket {
@@ -113,12 +126,17 @@ impl Bucket {
                 true => planned,
                 false => self.condemn(&run, planned, &parts, options, &mut report.pins).await?,
             };
+            let mut collected = Vec::with_capacity(parts.len());
             for history in &parts {
                 let part = history.part;
                 let of_part = removed.range((part, 0)..=(part, u64::MAX));
                 let removed = of_part.map(|(_, sequence)| *sequence).collect();
-                let collected = Collected { history, removed, held: &held };
-                self.collect(graph, &collected, options, &mut report).await?;
+                collected.push(Collected { history, removed, held: &held });
+            }
+            let collect = |of_part| self.collect(graph, of_part, options);
+            let mut under_way = stream::iter(&collected).map(collect).buffered(N_PARTS);
+            while let Some(of_part) = under_way.try_next().await? {
+                report.add(&of_part);
             }
             if !options.is_dry_run {
                 self.remove(&run).await?;
@@ -305,9 +323,9 @@ impl Bucket {
         graph: GraphIdentity,
         collected: &Collected<'_>,
         options: &GcOptions,
-        report: &mut GcReport,
-    ) -> Result<(), BucketError> {
+    ) -> Result<GcReport, BucketError> {
         let Collected { history, removed, held } = collected;
+        let mut report = GcReport::default();
         let part = history.part;
         let live = history.publications.iter().filter(|seen| seen.coverage.is_some());
         let kept: Vec<u64> =
@@ -329,7 +347,7 @@ impl Bucket {
         if options.is_dry_run {
             report.chunks += garbage.len() as u64;
             report.bytes += garbage.iter().map(|(.., n_bytes)| n_bytes).sum::<u64>();
-            return Ok(());
+            return Ok(report);
         }
         for seen in history.publications.iter().filter(|seen| removed.contains(&seen.sequence)) {
             let tombstone = Published::tombstone(seen.sequence, seen.version);
@@ -352,7 +370,7 @@ impl Bucket {
                 report.chunks_kept += 1;
             }
         }
-        Ok(())
+        Ok(report)
     }
 
     /// Removes a chunk; returns whether it is gone. A release that does not number its uploads may

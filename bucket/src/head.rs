@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_store::follow::{Manifest, Succession};
 use lodestore_store::{CommitId, GraphHandle, VersionId};
 use uuid::Uuid;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, N_LOOKS};
 use crate::epochs::Epochs;
 use crate::error::BucketError;
 use crate::layout::{publication_key, publications_prefix};
@@ -79,9 +80,11 @@ impl Bucket {
         let mut parts = parts.to_vec();
         parts.sort_unstable();
         parts.dedup();
+        let last_of = |part: PartId| async move { self.last(ours, part, 0).await };
+        let lasts: Vec<Option<Last>> =
+            stream::iter(parts.clone()).map(last_of).buffered(N_LOOKS).try_collect().await?;
         let mut heads = Vec::with_capacity(parts.len());
-        for part in parts {
-            let last = self.last(ours, part, 0).await?;
+        for (part, last) in parts.into_iter().zip(lasts) {
             let found = last.as_ref().map_or(0, |last| last.publication.epoch);
             let known = epochs.of(part);
             let owned = known.map_or(found, |known| known.epoch);

@@ -29,6 +29,7 @@ mod head;
 pub mod inspect;
 mod layout;
 mod lease;
+mod leases;
 mod publication;
 mod publisher;
 mod pull;
@@ -44,7 +45,7 @@ pub use error::BucketError;
 pub use follow::BucketFollower;
 pub use gc::{GcOptions, GcReport};
 pub use head::Folder;
-pub use publisher::{Cut, Publisher};
+pub use publisher::{Cut, Publisher, Turn};
 pub use pull::{PullOptions, PullReport};
 pub use push::PushReport;
 

@@ -1,6 +1,9 @@
 //! A server's publications: cuts of its partitions are published as they are committed, and other
 //! writers are fenced.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use lodestore_graph::PartId;
@@ -12,13 +15,14 @@ use crate::epochs::Epochs;
 use crate::error::BucketError;
 use crate::head::{Folder, Head, Known, Standing};
 use crate::lease::UploadLease;
+use crate::leases::{Leases, Place};
 use crate::push::{Round, Running, identity_of};
 
 /// The one writer of some partitions of a graph in a bucket.
 pub struct Publisher {
     bucket: Bucket,
     heads: Vec<Head>,
-    lease: Option<UploadLease>,
+    leases: Leases,
     /// The version that the last round has published, or has begun to.
     last_cut: u32,
 }
@@ -26,6 +30,18 @@ pub struct Publisher {
 /// A version that a publisher publishes, pinned.
 #[derive(Debug)]
 pub struct Cut(GraphVersion);
+
+/// What a publisher does for one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// The partition.
+    pub part: PartId,
+    /// Whether another writer of the partition is looked for.
+    pub looks_for_others: bool,
+    /// The cut that is published, unless that or a later version is there: the files of the commits
+    /// since are uploaded, then the publication is created.
+    pub cut: Option<&'a Cut>,
+}
 
 impl Cut {
     /// Returns the version.
@@ -68,7 +84,7 @@ impl Publisher {
         // Before the first publication: a takeover from now on is noticed after a restart too.
         epochs.note(&heads)?;
         let last_cut = heads.iter().map(Head::version).min().unwrap_or(0);
-        Ok(Self { bucket, heads, lease: None, last_cut })
+        Ok(Self { bucket, heads, leases: Leases::default(), last_cut })
     }
 
     /// Returns when the bucket has answered last.
@@ -129,24 +145,61 @@ impl Publisher {
         Ok(Some(Cut(pinned)))
     }
 
-    /// Publishes one partition at a cut, unless that or a later version is there: uploads the files
-    /// of the commits since, then creates the publication.
+    /// Publishes partitions at cuts, and looks for other writers. Some are uploaded in parallel, and
+    /// all are published in the order of the turns. Returns how each turn has ended.
     ///
-    /// After [`BucketError::fences`] nothing more can be published; any other error may pass.
-    pub fn publish(
+    /// After [`BucketError::fences`] nothing more can be published of a partition; any other error
+    /// may pass.
+    ///
+    /// # Panics
+    /// Where two turns are of one partition.
+    pub fn take_turns(
         &mut self,
         live: &GraphHandle,
-        part: PartId,
-        cut: &Cut,
-    ) -> Result<(), BucketError> {
-        let at = self.find_or_add(live, part)?;
-        let round = Round { live, pinned: Some(&cut.0) };
-        let (mut progress, head) = (|_, _| {}, &mut self.heads[at]);
-        let mut running = Running::new(&mut progress);
-        let published = self.bucket.publish_part(&round, head, &mut self.lease, &mut running);
-        self.bucket.run(published)?;
-        head.is_stale = false;
-        Ok(())
+        turns: &[Turn<'_>],
+    ) -> Vec<Result<(), BucketError>> {
+        let mut outcomes = Vec::with_capacity(turns.len());
+        for turn in turns {
+            outcomes.push(self.find_or_add(live, turn.part).map(drop));
+        }
+        let mut turn_of = BTreeMap::new();
+        for (at, turn) in turns.iter().enumerate() {
+            let other = turn_of.insert(turn.part, at);
+            assert!(other.is_none(), "one turn for each partition");
+        }
+        let mut items = Vec::with_capacity(turns.len());
+        for head in &mut self.heads {
+            if let Some(&at) = turn_of.get(&head.part)
+                && outcomes[at].is_ok()
+            {
+                items.push((at, head));
+            }
+        }
+        items.sort_by_key(|(at, _)| *at);
+        let bucket = &self.bucket;
+        let outcomes = RefCell::new(outcomes);
+        let mut progress = |_, _| {};
+        let running = RefCell::new(Running::new(&mut progress));
+        type Lease = Option<UploadLease>;
+        let each = async |(at, head): (usize, &mut Head), lease: &mut Lease, place: Place<'_>| {
+            let turn = &turns[at];
+            let looked = match turn.looks_for_others {
+                true => bucket.look_for_others(live, head).await,
+                false => Ok(()),
+            };
+            let published = match (looked, turn.cut) {
+                (Ok(()), Some(cut)) => {
+                    let round = Round { live, pinned: Some(&cut.0) };
+                    let published = bucket.publish_part(&round, head, lease, place, &running).await;
+                    published.inspect(|()| head.is_stale = false)
+                }
+                (looked, _) => looked,
+            };
+            outcomes.borrow_mut()[at] = published;
+            ControlFlow::Continue(())
+        };
+        bucket.run(self.leases.share(items, each));
+        outcomes.into_inner()
     }
 
     /// Records in the folder what was published, for a restart after many commits.
@@ -154,21 +207,9 @@ impl Publisher {
         Epochs::read(live.graph(), &self.bucket)?.note(&self.heads)
     }
 
-    /// Ends the upload under way, of a server that stops.
-    pub fn end(mut self) {
-        if let Some(lease) = self.lease.take() {
-            self.bucket.run(self.bucket.end_upload(lease));
-        }
-    }
-
-    /// Fails where another writer has published a partition, or taken it over: by one request.
-    pub fn look_for_others(&mut self, live: &GraphHandle, part: PartId) -> Result<(), BucketError> {
-        let at = self.find_or_add(live, part)?;
-        let (bucket, head) = (&self.bucket, &mut self.heads[at]);
-        let newer = bucket.newer(identity_of(live.graph()), part, head.sequence());
-        let Some(newer) = bucket.run(newer)? else { return Ok(()) };
-        bucket.follow_other(head, newer, live.part_files(part)?.manifest(), live)?;
-        bucket.compare(head, live, Folder::Continues)
+    /// Ends the uploads under way, of a server that stops.
+    pub fn end(self) {
+        self.bucket.run(self.leases.end(&self.bucket));
     }
 
     /// Forgets the partitions that are not among these: they have another writer.
@@ -195,6 +236,18 @@ impl Publisher {
 }
 
 impl Bucket {
+    /// Fails where another writer has published a partition, or taken it over: by one request.
+    async fn look_for_others(
+        &self,
+        live: &GraphHandle,
+        head: &mut Head,
+    ) -> Result<(), BucketError> {
+        let newer = self.newer(identity_of(live.graph()), head.part, head.sequence()).await?;
+        let Some(newer) = newer else { return Ok(()) };
+        self.follow_other(head, newer, live.part_files(head.part)?.manifest(), live)?;
+        self.compare(head, live, Folder::Continues)
+    }
+
     /// Compares what is committed in `live` with the newest publication.
     ///
     /// Fails where it does not continue that.

@@ -1,6 +1,7 @@
-//! Pushing: what a bucket lacks of a graph is uploaded, then published, one partition after the
-//! other.
+//! Pushing: what a bucket lacks of a graph is uploaded, several partitions in parallel, and
+//! published in the order of the partitions.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -26,6 +27,7 @@ use crate::layout::{
     CHUNK_BYTES, ChunkId, UploadId, chunk_key, chunk_lengths, chunk_of_key, chunks_prefix,
 };
 use crate::lease::UploadLease;
+use crate::leases::{Leases, Place};
 use crate::publication::{GraphIdentity, Publication, PublishedFile};
 use crate::upload_plan::{FileId, KnownChunks, KnownFiles, known_file};
 
@@ -109,7 +111,16 @@ impl<'a, 'p> Running<'a, 'p> {
         Self { report: PushReport::default(), n_done: 0, n_bytes: 0, progress }
     }
 
-    fn advance(&mut self, n_bytes: usize) {
+    /// Counts a chunk that was sent, or that is there.
+    fn count(&mut self, n_bytes: usize, is_sent: bool) {
+        let report = &mut self.report;
+        if is_sent {
+            report.chunks += 1;
+            report.bytes += n_bytes as u64;
+        } else {
+            report.chunks_kept += 1;
+            report.bytes_kept += n_bytes as u64;
+        }
         self.n_done += n_bytes as u64;
         (self.progress)(self.n_done, self.n_bytes.max(self.n_done));
     }
@@ -156,37 +167,41 @@ impl Bucket {
             let (graph, mut epochs) =
                 (identity_of(live.graph()), Epochs::read(live.graph(), self)?);
             let mut heads = self.heads(dir, graph, &parts, &epochs).await?;
-            let (mut lease, mut n_done, mut outcome) = (None, 0, Ok(()));
-            for head in &mut heads {
-                outcome = self.publish_part(&round, head, &mut lease, &mut running).await;
-                if outcome.is_err() {
-                    break;
-                }
-                n_done += 1;
-            }
-            if let Err(error) = epochs.note(&heads[..n_done]) {
+            let running = RefCell::new(running);
+            let outcomes: RefCell<Vec<_>> = RefCell::new(heads.iter().map(|_| None).collect());
+            let mut leases = Leases::default();
+            let publish = async |(at, head), lease: &mut Option<UploadLease>, place: Place<'_>| {
+                let published = self.publish_part(&round, head, lease, place, &running).await;
+                let has_failed = published.is_err();
+                outcomes.borrow_mut()[at] = Some(published);
+                if has_failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            leases.share(heads.iter_mut().enumerate().collect(), publish).await;
+            let outcomes = outcomes.into_inner();
+            let is_done = |outcome: &Option<Result<(), _>>| matches!(outcome, Some(Ok(())));
+            let done = heads.iter().zip(&outcomes).filter(|(_, outcome)| is_done(outcome));
+            if let Err(error) = epochs.note(done.map(|(head, _)| head)) {
                 // Without it another writer is still found by its history.
                 tracing::warn!(%error, "published, but not recorded in the folder");
             }
-            outcome?;
-            if let Some(lease) = lease {
-                self.end_upload(lease).await;
-            }
-            let mut report = running.report;
+            outcomes.into_iter().flatten().collect::<Result<(), _>>()?;
+            leases.end(self).await;
+            let mut report = running.into_inner().report;
             report.parts.sort_by_key(|it| it.part);
             report.version = report.parts.iter().map(|it| it.version).min().unwrap_or(0);
             Ok(report)
         })
     }
 
-    /// Uploads what the bucket lacks of a partition, and publishes it. Chunks are written under
-    /// `lease`, which is drawn where there is none.
+    /// Uploads what the bucket lacks of a partition, and publishes it when the partitions before
+    /// it have ended. Chunks are written under `lease`, which is drawn where there is none.
     pub(crate) async fn publish_part(
         &self,
         round: &Round<'_>,
         head: &mut Head,
         lease: &mut Option<UploadLease>,
-        running: &mut Running<'_, '_>,
+        place: Place<'_>,
+        running: &RefCell<Running<'_, '_>>,
     ) -> Result<(), BucketError> {
         // Each further turn follows a publication of this history by another process, or the loss
         // of the lease.
@@ -197,7 +212,7 @@ impl Bucket {
                     if head.standing == Standing::Found {
                         head.standing = Standing::Continued;
                     }
-                    running.report.parts.push(there);
+                    running.borrow_mut().report.parts.push(there);
                     return Ok(());
                 }
             };
@@ -206,6 +221,7 @@ impl Bucket {
                 head.standing = head.standing.without_chunks();
                 return Err(error);
             }
+            place.wait_for_turn(self, lease).await?;
             if !self.is_held(lease.as_ref()).await? {
                 tracing::warn!(part = %head.part, "the lease of the upload was lost; beginning again");
                 *lease = None;
@@ -219,7 +235,7 @@ impl Bucket {
                 head.standing = head.standing.without_chunks();
                 continue;
             }
-            running.report.parts.push(published);
+            running.borrow_mut().report.parts.push(published);
             // Content that returns later is another chunk.
             if let Some(old) = lease.take_if(|lease| lease.is_old()) {
                 self.end_upload(old).await;
@@ -367,17 +383,13 @@ impl Bucket {
         &self,
         upload: &mut Upload,
         lease: &mut Option<UploadLease>,
-        running: &mut Running<'_, '_>,
+        running: &RefCell<Running<'_, '_>>,
     ) -> Result<(), BucketError> {
         let mut jobs = Vec::new();
         for (file, (_, n_bytes)) in upload.files.files().enumerate() {
             for (chunk, n_bytes) in chunk_lengths(n_bytes).enumerate() {
                 match upload.chunks[file][chunk] {
-                    Some(_) => {
-                        running.report.chunks_kept += 1;
-                        running.report.bytes_kept += n_bytes as u64;
-                        running.advance(n_bytes);
-                    }
+                    Some(_) => running.borrow_mut().count(n_bytes, false),
                     None => jobs.push(Job { file, chunk, n_bytes }),
                 }
             }
@@ -395,14 +407,7 @@ impl Bucket {
             let mut under_way = stream::iter(jobs).map(each).buffer_unordered(N_PARALLEL);
             while let Some(uploaded) = under_way.next().await {
                 let (job, (chunk, is_sent)) = uploaded?;
-                let report = &mut running.report;
-                let (chunks, bytes) = match is_sent {
-                    true => (&mut report.chunks, &mut report.bytes),
-                    false => (&mut report.chunks_kept, &mut report.bytes_kept),
-                };
-                *chunks += 1;
-                *bytes += job.n_bytes as u64;
-                running.advance(job.n_bytes);
+                running.borrow_mut().count(job.n_bytes, is_sent);
                 results.push((job, chunk));
                 self.renew(lease).await?;
             }
@@ -420,6 +425,7 @@ impl Bucket {
         job: Job,
         number: UploadId,
     ) -> Result<(ChunkId, bool), BucketError> {
+        let _room = self.room_for_chunk().await;
         let files = Arc::clone(&upload.files);
         let read = tokio::task::spawn_blocking(move || read_chunk(&files, job));
         let read = read.await.map_err(|error| BucketError::Runtime(error.to_string()))?;

@@ -103,11 +103,19 @@ pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = CommitId>) -> 
     shared.next().is_none_or(|first| shared.all(|commit| commit == first))
 }
 
-/// The next request of the search, or its result.
+/// A publication that a search reads next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Position of the partition.
+    pub(crate) at: usize,
+    pub(crate) sequence: u64,
+}
+
+/// The next requests of the search, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A publication of the partition at this position.
-    Read { at: usize, sequence: u64 },
+    /// Publications of different partitions, none of which waits for another.
+    Read(Vec<Wanted>),
     /// The version, and the publication of each partition that holds it.
     Found { version: u32, sequences: Vec<u64> },
     /// The partition at this position has no publication that holds the version that was asked for,
@@ -144,32 +152,58 @@ impl CompleteSearch {
         let newest = self.read.iter().filter_map(|part| part.last());
         let newest = newest.map(|it| it.version).min().unwrap_or(0).min(self.highest);
         let mut version = self.wanted.unwrap_or(newest);
-        let mut at = 0;
-        while at < self.read.len() {
-            let part = &self.read[at];
-            // Those before it may hold a version up to its own.
-            if let Some(oldest) = part.first()
-                && oldest.sequence > 1
-                && (oldest.version > version
-                    || oldest.version == version && oldest.coverage.is_none())
-            {
-                return Step::Read { at, sequence: oldest.sequence - 1 };
+        loop {
+            // Each version before this one needs them too.
+            let reads = self.reads_for(version);
+            if !reads.is_empty() {
+                return Step::Read(reads);
             }
-            match highest_up_to(part, version) {
-                Some(highest) if highest == version => at += 1,
-                Some(lower) if self.wanted.is_none() => (version, at) = (lower, 0),
-                // Only removed ones were read so far.
-                None if self.wanted.is_none() && part[0].sequence > 1 => {
-                    return Step::Read { at, sequence: part[0].sequence - 1 };
-                }
-                _ => return Step::Missing { at },
+            match self.highest_of_all(version) {
+                Ok(highest) if highest == version => break,
+                Ok(lower) => version = lower,
+                Err(step) => return step,
             }
         }
         let source = |part: &Vec<Seen>| source_of(part, version).map_or(0, |seen| seen.sequence);
         Step::Found { version, sequences: self.read.iter().map(source).collect() }
     }
 
-    /// Takes the publication that [`CompleteSearch::next`] has asked for.
+    /// Returns the next publication of each partition that may hold a version beside those that
+    /// were read.
+    fn reads_for(&self, version: u32) -> Vec<Wanted> {
+        let mut reads = Vec::new();
+        for (at, part) in self.read.iter().enumerate() {
+            // Those before it may hold a version up to its own.
+            if let Some(oldest) = part.first()
+                && oldest.sequence > 1
+                && (oldest.version > version
+                    || oldest.version == version && oldest.coverage.is_none())
+            {
+                reads.push(Wanted { at, sequence: oldest.sequence - 1 });
+            }
+        }
+        reads
+    }
+
+    /// Returns `version` where all partitions hold it, else a version before it that the first one
+    /// without it holds.
+    fn highest_of_all(&self, version: u32) -> Result<u32, Step> {
+        let mut reads = Vec::new();
+        for (at, part) in self.read.iter().enumerate() {
+            match highest_up_to(part, version) {
+                Some(highest) if highest == version => {}
+                Some(lower) if self.wanted.is_none() => return Ok(lower),
+                // Only removed ones were read so far.
+                None if self.wanted.is_none() && part[0].sequence > 1 => {
+                    reads.push(Wanted { at, sequence: part[0].sequence - 1 });
+                }
+                _ => return Err(Step::Missing { at }),
+            }
+        }
+        if reads.is_empty() { Ok(version) } else { Err(Step::Read(reads)) }
+    }
+
+    /// Takes a publication that [`CompleteSearch::next`] has asked for.
     pub(crate) fn take(&mut self, at: usize, seen: Seen) {
         self.read[at].insert(0, seen);
     }
@@ -202,20 +236,42 @@ pub(crate) mod tests {
         ) {
             let newest = parts.iter().map(|part| part.last().unwrap().clone()).collect();
             let mut search = CompleteSearch::new(newest, wanted);
-            let mut n_reads = 0;
+            let (mut n_reads, mut n_rounds) = (0, 0);
             let found = loop {
                 match search.next() {
-                    Step::Read { at, sequence } => {
-                        n_reads += 1;
-                        search.take(at, parts[at][sequence as usize - 1].clone());
+                    Step::Read(reads) => {
+                        n_rounds += 1;
+                        for Wanted { at, sequence } in reads {
+                            n_reads += 1;
+                            search.take(at, parts[at][sequence as usize - 1].clone());
+                        }
                     }
                     Step::Found { version, sequences } => break Some((version, sequences)),
                     Step::Missing { .. } => break None,
                 }
             };
             prop_assert!(n_reads <= parts.iter().map(Vec::len).sum::<usize>());
+            prop_assert!(n_rounds <= n_reads);
             prop_assert_eq!(found, naive(&parts, wanted));
         }
+    }
+
+    #[test]
+    fn partitions_that_are_ahead_are_read_back_in_one_round() {
+        let whole = |sequence: u64| {
+            let version = sequence as u32;
+            Seen { sequence, version, coverage: Some(Coverage::new(version, version, Vec::new())) }
+        };
+        // The last partition has not published version 3 yet.
+        let newest: Vec<Seen> = (0..1000).map(|at| whole(if at == 999 { 2 } else { 3 })).collect();
+        let mut search = CompleteSearch::new(newest, None);
+        let Step::Read(reads) = search.next() else { panic!("999 partitions are ahead") };
+        let expected: Vec<Wanted> = (0..999).map(|at| Wanted { at, sequence: 2 }).collect();
+        assert_eq!(reads, expected);
+        for Wanted { at, sequence } in reads {
+            search.take(at, whole(sequence));
+        }
+        assert_eq!(search.next(), Step::Found { version: 2, sequences: vec![2; 1000] });
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use lodestore_client::cluster::EtcdAccess;
 use lodestore_client::security::Token;
 use lodestore_client::{ClientConfig, Security};
 use lodestore_server::auth::Tokens;
@@ -33,6 +34,79 @@ pub struct SecurityArgs {
     /// The key of --tls-cert (PEM), not readable by others.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
+}
+
+/// What an etcd is shown that names the servers, and required of it; for addresses `etcd:`.
+#[derive(Args, Clone, Default)]
+pub struct EtcdArgs {
+    /// etcd: speak TLS with it, and take certificates that these authorities (PEM) have signed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_ca: Option<PathBuf>,
+    /// With --etcd-ca: show this certificate (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_cert: Option<PathBuf>,
+    /// The key of --etcd-cert (PEM), not readable by others.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_key: Option<PathBuf>,
+    /// etcd: authenticate as this user.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) etcd_user: Option<String>,
+    /// File with the password of --etcd-user, readable by its owner alone.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) etcd_password_file: Option<PathBuf>,
+}
+
+impl EtcdArgs {
+    /// Returns which of the flags are given.
+    fn given(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--etcd-ca", self.etcd_ca.is_some()),
+            ("--etcd-cert", self.etcd_cert.is_some()),
+            ("--etcd-key", self.etcd_key.is_some()),
+            ("--etcd-user", self.etcd_user.is_some()),
+            ("--etcd-password-file", self.etcd_password_file.is_some()),
+        ]
+    }
+
+    /// Reads the files.
+    pub(crate) fn read(&self) -> Result<EtcdAccess> {
+        let mut access = EtcdAccess::default();
+        let identity = match (&self.etcd_cert, &self.etcd_key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert.as_path(), key.as_path())),
+            _ => return Err(UsageError::new("--etcd-cert and --etcd-key go together").into()),
+        };
+        if let Some((_, key)) = identity {
+            check_key(key)?;
+        }
+        match (&self.etcd_ca, identity) {
+            (Some(ca), identity) => access = access.with_tls(ca, identity)?,
+            (None, None) => {}
+            (None, Some(_)) => return Err(UsageError::new("--etcd-cert needs --etcd-ca").into()),
+        }
+        match (&self.etcd_user, &self.etcd_password_file) {
+            (None, None) => {}
+            (Some(user), Some(path)) => access = access.with_user(user, &read_password(path)?),
+            _ => {
+                let message = "--etcd-user and --etcd-password-file go together";
+                return Err(UsageError::new(message).into());
+            }
+        }
+        Ok(access)
+    }
+}
+
+/// Reads a password: the one line of a file, which only its owner may read.
+fn read_password(path: &Path) -> Result<String> {
+    check_mode(path, 0o077, "a password")?;
+    let text = read_small_file(path)?;
+    let mut lines = text.lines().filter(|line| !line.is_empty());
+    match (lines.next(), lines.next()) {
+        (Some(password), None) => Ok(password.to_owned()),
+        _ => bail!("{}: expected one line with the password", path.display()),
+    }
 }
 
 /// Flags of a client, for commands that have servers or a folder.
@@ -68,6 +142,7 @@ impl SecurityArgs {
         let own = self.files().map(|(flag, file)| (flag, file.is_some()));
         let reason = "is for servers, and none is named";
         refuse_given(&own, reason)?;
+        refuse_given(&self.etcd.given(), reason)?;
         refuse_given(others, reason)
     }
 
@@ -87,7 +162,8 @@ impl SecurityArgs {
 
     /// Reads the files; returns the settings of a client that gives up after `deadline`.
     pub(crate) fn client_config(&self, deadline: Duration) -> Result<ClientConfig> {
-        Ok(ClientConfig { deadline, security: self.read()?, ..ClientConfig::default() })
+        let (security, etcd) = (self.read()?, self.etcd.read()?);
+        Ok(ClientConfig { deadline, security, etcd, ..ClientConfig::default() })
     }
 
     /// Reads the files.
@@ -154,6 +230,32 @@ mod tests {
         let mode = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(file.path(), mode).unwrap();
         file
+    }
+
+    #[test]
+    fn a_password_is_one_line_of_a_file_of_ones_own_and_goes_with_a_user() {
+        let good = file("SECRET word\n", 0o600);
+        assert_eq!(read_password(good.path()).unwrap(), "SECRET word");
+        for (text, mode, told) in [
+            ("SECRET", 0o644, "a password that others may read"),
+            ("", 0o600, "one line"),
+            ("SECRET\nmore", 0o600, "one line"),
+        ] {
+            let error = format!("{:#}", read_password(file(text, mode).path()).unwrap_err());
+            assert!(error.contains(told) && !error.contains("SECRET"), "{error}");
+        }
+        let of = |user: Option<&str>, cert: Option<&str>| EtcdArgs {
+            etcd_user: user.map(str::to_owned),
+            etcd_cert: cert.map(Into::into),
+            ..EtcdArgs::default()
+        };
+        for (args, told) in [
+            (of(Some("lode"), None), "--etcd-password-file"),
+            (of(None, Some("cert.pem")), "--etcd-key"),
+        ] {
+            let error = args.read().unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
     }
 
     #[test]

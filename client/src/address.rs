@@ -67,6 +67,16 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// Returns whether the address means a server of this machine on this machine alone: a Unix
+    /// socket, or loopback.
+    pub(crate) fn is_of_one_machine(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Host { name, .. } => **name == *"localhost",
+            Self::Unix(_) => true,
+        }
+    }
+
     /// Returns the address of shard `shard` of the server at this common address.
     pub(crate) fn of_shard(&self, shard: u16, port: Option<u16>) -> Self {
         match (self, port) {

@@ -90,12 +90,12 @@ impl fmt::Debug for Security {
 }
 
 /// Reads all certificates of a file, of which there must be one.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     pem::certificates(open(path)?).map_err(|reason| bad(path, reason))
 }
 
 /// Reads the key in a file.
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ClientError> {
+pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ClientError> {
     pem::private_key(open(path)?).map_err(|reason| bad(path, reason))
 }
 

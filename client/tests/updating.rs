@@ -9,6 +9,8 @@ mod concurrent;
 mod cuts;
 #[path = "../../tests/support/edges.rs"]
 mod edges;
+#[path = "updating/followers.rs"]
+mod followers;
 #[path = "updating/frames.rs"]
 mod frames;
 #[path = "../../benches/src/graph.rs"]

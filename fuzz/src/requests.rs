@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use lodestore_schema::limits::PREFIX_BYTES;
+use lodestore_schema::name::ServerAddress;
 use lodestore_schema::reply::{
-    Copied, Description, Followed, FollowerState, PartState, Role, TensorDescription,
+    Copied, Description, Followed, FollowerState, MovedPart, PartState, Role, TensorDescription,
 };
 use lodestore_schema::request::{CommitStep, CopyStep, FollowStep, PullKind, Push};
-use lodestore_schema::stats::{ServerStats, ShardStats};
+use lodestore_schema::stats::{FollowStats, ServerStats, ShardStats, UpdateStats};
 use lodestore_schema::versions::{PartVersion, VersionTag};
 use lodestore_schema::{
     Failure, FailureCode, Prefix, Reply, Request, RequestBody, Token, Versions,
@@ -81,7 +82,7 @@ fn requests() -> Vec<Request> {
         copy(CopyStep::Open { id: 7 }),
         copy(CopyStep::Seal),
         copy(CopyStep::Pending),
-        copy(CopyStep::Release),
+        copy(CopyStep::Release { to: ServerAddress::new("127.0.0.1:7172").ok() }),
         copy(CopyStep::Adopt),
         copy(CopyStep::Expect { id: 7 }),
     ];
@@ -125,10 +126,17 @@ fn replies() -> Vec<Reply> {
         arriving: vec![2],
         instance: 9,
         followers: vec![FollowerState { part: 1, instance: 4, ..FollowerState::default() }],
+        moved: vec![MovedPart { part: 2, to: name("127.0.0.1:7172") }],
         ..Description::default()
     };
     let failure = |code| Failure { code, message: name("why"), retry_after: Duration::ZERO };
-    let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
+    let following =
+        FollowStats { from: name("127.0.0.1:7171"), n_behind: 2, ..FollowStats::default() };
+    let stats = ServerStats {
+        shards: vec![ShardStats::default(); 2],
+        updates: UpdateStats { following: Some(following), ..UpdateStats::default() },
+        ..ServerStats::default()
+    };
     let copied = Copied { version: 3, is_last: true, ..Copied::default() };
     let mut replies = vec![
         Reply::Rows { first_row: 5, n_rows: 6, versions: versions() },

@@ -48,6 +48,12 @@ pub const ROWS_PER_PUBLISH_MAX: usize = ROWS_PER_PUSH_MAX;
 pub const FLOORS_MAX: usize = 64;
 /// Most followers that a description lists, each of one partition.
 pub const FOLLOWERS_MAX: usize = 1 << 14;
+/// Most partitions of which a description says which server took them over.
+pub const MOVED_MAX: usize = 512;
+/// Longest address of a server in a message: as a token, so that no request takes more memory for it.
+pub const ADDRESS_BYTES_MAX: usize = 120;
+/// Longest text about a follower in statistics: where its versions come from, or why none come.
+pub const FOLLOW_TEXT_BYTES_MAX: usize = 4096;
 /// Furthest that a commit may be beyond the committed version. Servers that were committed apart
 /// come together in one commit, which passes over the versions in between; a number that has come
 /// from another graph is refused.
@@ -103,6 +109,7 @@ const _: () = assert!(WIRE_VERSION_OLDEST <= WIRE_VERSION);
 const _: () = assert!(WIRE_VERSION > WIRE_VERSION_PLAIN_MAX);
 const _: () = assert!(TOKEN_BYTES_MAX + 128 <= REQUEST_HEAD_BYTES_MAX);
 const _: () = assert!(2 * NAME_BYTES_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
+const _: () = assert!(ADDRESS_BYTES_MAX + 256 <= REQUEST_HEAD_BYTES_MAX_BEFORE);
 const _: () = assert!(2 * CLAIM_RANGES_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_MAX);
 const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REPLY_BODY_BYTES_MAX);
 const _: () = assert!(16 * FLOORS_MAX + 256 <= REQUEST_HEAD_BYTES_MAX);
@@ -117,5 +124,8 @@ const _: () = assert!(IDS_PER_PULL_MAX * size_of::<u32>() <= REQUEST_BODY_BYTES_
 const _: () = assert!(size_of::<u32>() + ROW_BYTES_MAX <= PUSH_BODY_BYTES_MAX);
 const _: () = assert!(
     REPLY_HEAD_BYTES_MAX
-        >= 4 * (u16::MAX as usize + 1) + 18 * u16::MAX as usize + 24 * FOLLOWERS_MAX
+        >= 4 * (u16::MAX as usize + 1)
+            + 18 * u16::MAX as usize
+            + 24 * FOLLOWERS_MAX
+            + MOVED_MAX * (ADDRESS_BYTES_MAX + 32)
 );

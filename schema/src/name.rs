@@ -1,19 +1,24 @@
-//! Names as they travel: of volatile tensors and of element types.
+//! Short texts as they travel: names of volatile tensors and of element types, addresses of servers.
 
 use std::fmt;
 
 use crate::error::{Decoded, WireError};
-use crate::limits::NAME_BYTES_MAX;
+use crate::limits::{ADDRESS_BYTES_MAX, NAME_BYTES_MAX};
 
 /// Name of a volatile tensor or of an element type: 1 to 64 printable bytes of ASCII.
+pub type Name = ShortText<NAME_BYTES_MAX>;
+/// Address of a server as people write it: 1 to 120 printable bytes of ASCII.
+pub type ServerAddress = ShortText<ADDRESS_BYTES_MAX>;
+
+/// A text of 1 to `MAX` printable bytes of ASCII without spaces; `MAX` is 255 at most.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name {
-    bytes: [u8; NAME_BYTES_MAX],
+pub struct ShortText<const MAX: usize> {
+    bytes: [u8; MAX],
     len: u8,
 }
 
-impl Name {
-    /// Checks a name.
+impl<const MAX: usize> ShortText<MAX> {
+    /// Checks a text.
     ///
     /// # Errors
     /// `Malformed` for one that is empty, too long, or has other bytes.
@@ -22,38 +27,38 @@ impl Name {
     }
 
     fn check(text: &str) -> Result<Self, String> {
-        let is_name = (1..=NAME_BYTES_MAX).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if !is_name {
-            let shown: String = text.chars().take(NAME_BYTES_MAX).collect();
+        let is_valid =
+            (1..=MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_valid {
+            let shown: String = text.chars().take(MAX).collect();
             return Err(format!(
-                "the name {shown:?}; expected 1 to {NAME_BYTES_MAX} printable characters of ASCII"
+                "the text {shown:?}; expected 1 to {MAX} printable characters of ASCII"
             ));
         }
-        let mut bytes = [0; NAME_BYTES_MAX];
+        let mut bytes = [0; MAX];
         bytes[..text.len()].copy_from_slice(text.as_bytes());
         Ok(Self { bytes, len: text.len() as u8 })
     }
 
-    /// Returns the name as text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// Reads a name of a message.
+    /// Reads a text of a message.
     pub(crate) fn read(text: capnp::Result<capnp::text::Reader<'_>>) -> Decoded<Self> {
         Ok(Self::check(text?.to_str()?)?)
     }
 }
 
-impl fmt::Debug for Name {
+impl<const MAX: usize> fmt::Debug for ShortText<MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
-impl fmt::Display for Name {
+impl<const MAX: usize> fmt::Display for ShortText<MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

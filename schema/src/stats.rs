@@ -1,6 +1,9 @@
 //! Report of a server: counters of its shards, and the state of its updates.
 
+use std::time::Duration;
+
 use crate::error::Decoded;
+use crate::limits::FOLLOW_TEXT_BYTES_MAX;
 use crate::lodestore_capnp::{shard_stats, stats, updates};
 
 /// Counters of a server since it started.
@@ -92,6 +95,21 @@ pub struct UpdateStats {
     /// The lowest published version of its partitions, 0 before the first; `None` where none is
     /// ever published.
     pub published: Option<u32>,
+    /// How far a follower is; `None` where it follows nothing.
+    pub following: Option<FollowStats>,
+}
+
+/// Where the versions of a follower come from, and how far it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FollowStats {
+    /// Addresses of writers, or the URL of a bucket, separated by commas.
+    pub from: String,
+    /// The most versions that a partition lags behind its source, as last seen.
+    pub n_behind: u32,
+    /// Time since a source was last seen, the longest of all partitions.
+    pub look_age: Duration,
+    /// Why a partition cannot be fetched; empty if all can.
+    pub fault: String,
 }
 
 impl ServerStats {
@@ -185,9 +203,22 @@ impl UpdateStats {
         to.set_run_failure(&self.run_failure);
         to.set_publishes(self.published.is_some());
         to.set_published(self.published.unwrap_or(0));
+        if let Some(following) = &self.following {
+            to.set_follows(cut(&following.from));
+            to.set_versions_behind(following.n_behind);
+            let age_ms = u64::try_from(following.look_age.as_millis());
+            to.set_look_age_ms(age_ms.unwrap_or(u64::MAX));
+            to.set_follow_fault(cut(&following.fault));
+        }
     }
 
     fn read(from: updates::Reader<'_>) -> Decoded<Self> {
+        let following = FollowStats {
+            from: cut(from.get_follows()?.to_str()?).to_owned(),
+            n_behind: from.get_versions_behind(),
+            look_age: Duration::from_millis(from.get_look_age_ms()),
+            fault: cut(from.get_follow_fault()?.to_str()?).to_owned(),
+        };
         Ok(Self {
             version: from.get_version(),
             writable: from.get_writable(),
@@ -199,6 +230,13 @@ impl UpdateStats {
             run_bytes_total: from.get_run_bytes_total(),
             run_failure: from.get_run_failure()?.to_string()?,
             published: from.get_publishes().then(|| from.get_published()),
+            following: (!following.from.is_empty()).then_some(following),
         })
     }
+}
+
+/// Returns the beginning of a text that a message has room for.
+fn cut(text: &str) -> &str {
+    let end = text.floor_char_boundary(FOLLOW_TEXT_BYTES_MAX);
+    &text[..end]
 }

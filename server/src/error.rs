@@ -35,6 +35,17 @@ pub enum ServerError {
         /// Policy asked for.
         found: PolicyKind,
     },
+    /// More files of rows than the process may have open.
+    #[error(
+        "the server needs more than {needed} open files, and the process may have {limit}; raise its \
+         limit (`ulimit -n`), or serve fewer partitions"
+    )]
+    FileLimit {
+        /// Files that it has open, and those that its shards would open.
+        needed: u64,
+        /// Files that the process may have open.
+        limit: u64,
+    },
     /// A partition that the graph does not have.
     #[error("the graph has partitions 0 to {last}, there is no partition {found}")]
     NoPart {

@@ -35,6 +35,7 @@ mod dma;
 mod error;
 mod executors;
 mod followers;
+mod following;
 mod http;
 pub mod installer;
 mod listen;

@@ -1,6 +1,7 @@
 //! Partitions of a server, opened and checked once before any shard starts, shared by all.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
@@ -8,9 +9,9 @@ use std::time::Instant;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_schema::Stripes;
-use lodestore_schema::limits::ROW_BYTES_MAX;
-use lodestore_schema::reply::{Description, PartState, Role, TensorDescription};
-use lodestore_schema::stats::UpdateStats;
+use lodestore_schema::limits::{ADDRESS_BYTES_MAX, MOVED_MAX, ROW_BYTES_MAX};
+use lodestore_schema::reply::{Description, MovedPart, PartState, Role, TensorDescription};
+use lodestore_schema::stats::{FollowStats, UpdateStats};
 use lodestore_schema::versions::VersionTag;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::transfer::Arrival;
@@ -18,12 +19,15 @@ use lodestore_store::update::TensorHandle;
 use lodestore_store::{
     Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, TensorSpec,
 };
+use rustix::process::{Resource, getrlimit};
 use uuid::Uuid;
 
 use crate::config::ServerConfig;
 use crate::cut::{Cut, PartCut};
+use crate::dma::LayerFiles;
 use crate::error::ServerError;
 use crate::followers::Followers;
+use crate::following::{FollowedPart, FollowingState, summary};
 use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
@@ -53,6 +57,8 @@ pub(crate) struct Partitions {
     pub(crate) tensors: Vec<ServedTensor>,
     /// The partitions, open.
     pub(crate) live: Arc<GraphHandle>,
+    /// Files that shards have open.
+    pub(crate) files: Arc<LayerFiles>,
     /// Versions that are kept for readers.
     pub(crate) pins: Pins<Cut>,
     /// Cost of reads from the graph's disk.
@@ -72,6 +78,10 @@ pub(crate) struct Partitions {
     pub(crate) puts: Puts,
     /// Servers that follow this one.
     pub(crate) followers: Followers,
+    /// Servers that took over partitions from this one, by the partition.
+    moved: Mutex<BTreeMap<PartId, String>>,
+    /// How far this server is with what it follows.
+    pub(crate) following: FollowingState,
     /// Drawn again for each start: by it clients see that two addresses lead to one server.
     instance: u64,
 }
@@ -80,6 +90,21 @@ pub(crate) struct Partitions {
 pub(crate) struct ServedTensor {
     pub(crate) description: TensorDescription,
     pub(crate) stripes: Stripes,
+}
+
+/// Fails where the files of all layers, opened once more for direct reads, are more than this
+/// process may have open, before any shard opens one.
+fn check_file_limit(live: &GraphHandle) -> Result<(), ServerError> {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    let mut n_layers = 0;
+    for part in live.parts() {
+        for tensor in (0..).map_while(|position| live.tensor(part, position)) {
+            n_layers += tensor.current().layers().len() as u64;
+        }
+    }
+    let n_open = fs::read_dir("/proc/self/fd").map_or(n_layers, |open| open.count() as u64);
+    let needed = n_open + n_layers;
+    if needed < limit { Ok(()) } else { Err(ServerError::FileLimit { needed, limit }) }
 }
 
 impl Partitions {
@@ -111,11 +136,13 @@ impl Partitions {
             (false, Some(_)) => OpenMode::Follow,
             (false, None) => OpenMode::Read,
         };
+        let moved = moved_from(&graph);
         let profile = DiskProfile::load(&**graph.device(), graph.dir());
         // Shards read segments in a way of their own, so that the store's needs no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
+        check_file_limit(&live)?;
         live.set_keep_rule(config.keep);
         let published = config.publishes.then(|| book.parts().map(|_| AtomicU32::new(0)).collect());
         let none = Cut::new(book.parts().map(|_| None).collect());
@@ -131,6 +158,7 @@ impl Partitions {
             is_moving: AtomicBool::new(false),
             tensors,
             live,
+            files: Arc::default(),
             pins: Pins::default(),
             profile,
             writable: config.writable,
@@ -140,6 +168,8 @@ impl Partitions {
             fenced: RwLock::default(),
             puts: Puts::default(),
             followers: Followers::default(),
+            moved: Mutex::new(moved),
+            following: FollowingState::default(),
             // Never 0, which stands for none.
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
@@ -195,6 +225,34 @@ impl Partitions {
     /// Returns whether a partition is being given up, and that is not decided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
         *self.leaving.read().ignore_poison() == Some(part)
+    }
+
+    /// Notes that a partition was given up, and the server that takes it over where it is known; or,
+    /// with `to` as `None`, forgets what was noted of it. Blocks on the folder.
+    pub(crate) fn note_moved(&self, part: PartId, to: Option<&str>) {
+        let noted = {
+            let mut moved = self.moved.lock().ignore_poison();
+            let before = match to {
+                Some(to) => moved.insert(part, to.to_owned()),
+                None => moved.remove(&part),
+            };
+            if before.as_deref() == to {
+                return;
+            }
+            moved.clone()
+        };
+        self.has_changed();
+        // One partition comes or goes at a time.
+        if let Err(error) = self.live.graph().note_moved_to(&noted) {
+            tracing::warn!(%part, %error, "after a restart followers are not told where it went");
+        }
+    }
+
+    /// Returns the partitions that are served elsewhere, as descriptions list them.
+    fn moved(&self, served: &[PartId]) -> Vec<MovedPart> {
+        let moved = self.moved.lock().ignore_poison();
+        let gone = moved.iter().filter(|(part, _)| !served.contains(part));
+        gone.map(|(part, to)| MovedPart { part: part.0, to: to.clone() }).take(MOVED_MAX).collect()
     }
 
     /// Describes partitions in transit to clients: those whose copies arrive, and those in place
@@ -349,6 +407,7 @@ impl Partitions {
             arriving: coming.map(|part| part.0).collect(),
             instance: self.instance,
             followers: self.followers.list(),
+            moved: self.moved(&parts),
         }
     }
 
@@ -369,8 +428,19 @@ impl Partitions {
             committed_rows,
             pending_rows,
             published,
+            following: self.follow_stats(),
             ..UpdateStats::default()
         }
+    }
+
+    /// Returns how far this server is with the partitions that it follows, as it has said last.
+    pub(crate) fn followed(&self) -> Vec<FollowedPart> {
+        self.following.list(&|part| self.served_version(part), Instant::now())
+    }
+
+    fn follow_stats(&self) -> Option<FollowStats> {
+        self.follows.as_ref()?;
+        summary(&self.followed())
     }
 
     /// Refuses puts and commits of all partitions for some time.
@@ -434,6 +504,17 @@ impl Partitions {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)
     }
+}
+
+/// Returns the servers that took over partitions from a folder. It is an aid to those that look for
+/// them, and keeps no server from starting.
+fn moved_from(graph: &Graph) -> BTreeMap<PartId, String> {
+    let mut moved = graph.moved_to().unwrap_or_else(|error| {
+        tracing::warn!(%error, "followers are not told where partitions went");
+        BTreeMap::new()
+    });
+    moved.retain(|_, to| to.len() <= ADDRESS_BYTES_MAX);
+    moved
 }
 
 /// One partition comes or goes, until this is dropped.

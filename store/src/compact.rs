@@ -105,7 +105,7 @@ impl Compaction<'_> {
     ) -> Result<SegmentDigest, StoreError> {
         let row_bytes = self.spec.row_bytes();
         let piece_rows = (PIECE_BYTES / row_bytes).max(1).min(identity.n_rows as usize) as u32;
-        let mut pieces = Pieces::open(self.seen)?;
+        let mut pieces = Pieces::new(self.seen);
         let mut piece = vec![0; piece_rows as usize * row_bytes];
         let codec = self.codec(&mut pieces, identity.n_rows)?;
         let device = &**self.graph.device();
@@ -171,12 +171,11 @@ struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    fn open(seen: &'a TensorVersion) -> Result<Self, StoreError> {
+    fn new(seen: &'a TensorVersion) -> Self {
         let layers = seen.layers().iter();
-        let readers = layers.map(|layer| PreadReader::open(Arc::clone(layer.segment())));
-        let readers = readers.collect::<Result<_, _>>()?;
+        let readers = layers.map(|layer| PreadReader::new(Arc::clone(layer.segment()))).collect();
         let (rows, split, plan) = (Vec::new(), LayerRows::default(), ReadPlan::default());
-        Ok(Self { seen, readers, rows, split, plan })
+        Self { seen, readers, rows, split, plan }
     }
 
     fn read(&mut self, first: u32, n_rows: u32, out: &mut [u8]) -> Result<(), StoreError> {

@@ -266,6 +266,25 @@ pub enum StoreError {
         /// The partitions with their versions.
         versions: String,
     },
+    /// More partitions than this process can have open.
+    #[error(
+        "{}: {n_parts} partitions of {n_tensors} tensors are at least {needed} open files, and this \
+         process may open {limit}; raise its limit (`ulimit -n`, or RLIMIT_NOFILE by the process \
+         itself), or open fewer partitions",
+        dir.display()
+    )]
+    FileLimit {
+        /// Folder of the graph.
+        dir: PathBuf,
+        /// Partitions to be opened.
+        n_parts: usize,
+        /// Tensors of each.
+        n_tensors: usize,
+        /// Files that they are at least.
+        needed: u64,
+        /// Files that the process may open.
+        limit: u64,
+    },
     /// A version that is too far ahead of the committed one.
     #[error(
         "version {asked} is more than {MAX_VERSIONS_AHEAD} after the committed version \
@@ -410,6 +429,7 @@ impl StoreError {
             | Self::DamagedPending { dir: file, .. }
             | Self::OldRows { dir: file, .. }
             | Self::Locked { dir: file }
+            | Self::FileLimit { dir: file, .. }
             | Self::Unsuited { dir: file, .. }
             | Self::HardLinked { file, .. }
             | Self::LaterFile { file, .. }
@@ -428,6 +448,7 @@ impl StoreError {
             Self::Io { source, .. } | Self::Read { source, .. } => ErrorOrigin::of(source),
             Self::Catalog { origin, .. } => *origin,
             Self::Locked { .. }
+            | Self::FileLimit { .. }
             | Self::Unsuited { .. }
             | Self::HardLinked { .. }
             | Self::LaterFile { .. }

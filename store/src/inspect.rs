@@ -285,14 +285,13 @@ impl TensorRows {
         if let Some(reason) = table.raw_anyway() {
             return without(Some("raw"), reason.to_owned());
         }
-        let assessed = PreadReader::open(segment).and_then(|reader| {
-            let (mut rows, mut plan) = (Vec::new(), ReadPlan::default());
-            table.assess::<StoreError>(|first, sample| {
-                let n_rows = (sample.len() / row_bytes) as u32;
-                rows.clear();
-                rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
-                reader.gather(&rows, &disk, &mut plan, sample)
-            })
+        let reader = PreadReader::new(segment);
+        let (mut rows, mut plan) = (Vec::new(), ReadPlan::default());
+        let assessed = table.assess::<StoreError>(|first, sample| {
+            let n_rows = (sample.len() / row_bytes) as u32;
+            rows.clear();
+            rows.extend((0..n_rows).map(|out_row| (RowIdx(first + out_row), out_row)));
+            reader.gather(&rows, &disk, &mut plan, sample)
         });
         match assessed {
             Err(error) => without(None, error.to_string()),

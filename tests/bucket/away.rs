@@ -8,14 +8,14 @@ use crate::support::bucket::Home;
 
 /// Puts a file in the place of the bucket, so that nothing can be read or written there; returns
 /// where the bucket is.
-fn take_away(home: &Home) -> PathBuf {
+pub(crate) fn take_away(home: &Home) -> PathBuf {
     let aside = home.path("aside");
     fs::rename(home.bucket(), &aside).unwrap();
     fs::write(home.bucket(), "no folder").unwrap();
     aside
 }
 
-fn bring_back(home: &Home) {
+pub(crate) fn bring_back(home: &Home) {
     fs::remove_file(home.bucket()).unwrap();
     fs::rename(home.path("aside"), home.bucket()).unwrap();
 }

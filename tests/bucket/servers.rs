@@ -9,9 +9,11 @@ use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::away::{bring_back, take_away};
 use crate::files_below;
 use crate::support::Numbers;
 use crate::support::bucket::Home;
+use crate::support::http::get;
 use crate::support::process::{Serving, lode, signal};
 
 /// Longest time until a version has come so far.
@@ -220,6 +222,31 @@ fn a_follower_serves_partitions_as_they_come_and_then_each_version() {
     wait_for("it publishes", || home.published() == 7);
     writer.stop();
     home.check_same(&dir, &home.pulled("pulled"));
+}
+
+#[test]
+fn a_follower_whose_bucket_is_away_says_so_and_that_it_caught_up() {
+    let home = Home::new();
+    home.push(&home.graph).succeeded();
+    let follower = home.follow(&home.path("follower"), "--metrics 127.0.0.1:0").unwrap();
+    wait_for("all partitions are followed", || {
+        get(&follower.metrics, "/metrics").body.matches("lodestore_follow_failing{").count() == 2
+    });
+    home.put(&home.graph, 2, true);
+    take_away(&home);
+    let readiness = || get(&follower.metrics, "/readyz");
+    wait_for("it is behind", || readiness().body.contains("partition 0 is behind: version 1 of 1"));
+    assert_eq!(readiness().status, 200, "reads continue");
+    let told = stat(&follower)["following"].clone();
+    assert_eq!((&told["from"], &told["versions_behind"]), (&home.url().into(), &0.into()));
+    assert!(told["fault"].as_str().unwrap().starts_with("partition 0: "), "{told}");
+    bring_back(&home);
+    home.push(&home.graph).succeeded();
+    wait_for("the follower has the version", || version_of(&follower) == 2);
+    wait_for("it is ready", || readiness().body == "ready\n");
+    std::thread::sleep(Duration::from_secs(2));
+    let log = follower.stop_and_take_log();
+    assert!(log.contains("behind in partition") && log.contains("caught up at version "), "{log}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A real etcd of one member on free ports, with a folder of its own.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -14,6 +15,10 @@ use crate::support::http::exchange;
 pub(crate) struct Engine {
     dir: TempDir,
     ports: [u16; 2],
+    /// Flags of TLS with clients; without them it speaks none.
+    tls: Vec<String>,
+    /// Whether it wants users.
+    has_users: bool,
     child: Option<Child>,
 }
 
@@ -35,7 +40,13 @@ impl Engine {
         let free = || TcpListener::bind("127.0.0.1:0").unwrap();
         let (one, other) = (free(), free());
         let ports = [one, other].map(|socket| socket.local_addr().unwrap().port());
-        Some(Self { dir: tempfile::tempdir().unwrap(), ports, child: None })
+        Some(Self {
+            dir: tempfile::tempdir().unwrap(),
+            ports,
+            tls: Vec::new(),
+            has_users: false,
+            child: None,
+        })
     }
 
     pub(crate) fn started(mut self) -> Self {
@@ -45,20 +56,56 @@ impl Engine {
 
     /// Starts it again where it was, with what it had.
     pub(crate) fn run(&mut self) {
-        let [clients, peers] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let scheme = if self.tls.is_empty() { "http" } else { "https" };
+        let [clients, peers] = self.ports;
+        let clients = format!("{scheme}://127.0.0.1:{clients}");
+        let peers = format!("http://127.0.0.1:{peers}");
         let child = Command::new("etcd")
             .args(["--name", "one", "--data-dir"])
             .arg(self.dir.path().join("data"))
             .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
             .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
             .args(["--initial-cluster", &format!("one={peers}")])
+            .args(&self.tls)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
         self.child = Some(child.unwrap());
         crate::eventually("etcd answers", || {
-            self.try_ask("kv/range", &json!({"key": "YQ=="})).is_some()
+            let address = format!("127.0.0.1:{}", self.ports[0]);
+            // Under TLS and where it wants users it answers those that have what it wants.
+            match self.tls.is_empty() && !self.has_users {
+                true => self.try_ask("kv/range", &json!({"key": "YQ=="})).is_some(),
+                false => std::net::TcpStream::connect(address).is_ok(),
+            }
         });
+    }
+
+    /// Makes a user that may do everything below `test/`, and refuses others from now on.
+    pub(crate) fn want_users(&mut self, name: &str, password: &str) {
+        let end = STANDARD.encode("test0");
+        let permission =
+            json!({"permType": "READWRITE", "key": STANDARD.encode("test/"), "range_end": end});
+        for (path, body) in [
+            ("auth/user/add", json!({"name": "root", "password": password})),
+            ("auth/role/add", json!({"name": "root"})),
+            ("auth/user/grant", json!({"user": "root", "role": "root"})),
+            ("auth/user/add", json!({"name": name, "password": password})),
+            ("auth/role/add", json!({"name": "servers"})),
+            ("auth/role/grant", json!({"name": "servers", "perm": permission})),
+            ("auth/user/grant", json!({"user": name, "role": "servers"})),
+            ("auth/enable", json!({})),
+        ] {
+            self.ask(path, &body);
+        }
+        self.has_users = true;
+    }
+
+    /// Speaks TLS from the next start on, with clients that show a certificate of `ca`.
+    pub(crate) fn want_tls(&mut self, ca: &Path, cert: &Path, key: &Path) {
+        let files = [("--cert-file", cert), ("--key-file", key), ("--trusted-ca-file", ca)];
+        let flags = files.map(|(flag, file)| [flag.to_owned(), file.display().to_string()]);
+        self.tls = flags.into_iter().flatten().chain(["--client-cert-auth".to_owned()]).collect();
     }
 
     /// Kills it without a warning.

@@ -289,7 +289,7 @@ impl Liar {
             0 => CopyStep::Open { id: u64::from(self.numbers.below(2)) * self.numbers.next() },
             1 => CopyStep::Pending,
             2 => CopyStep::Seal,
-            3 => CopyStep::Release,
+            3 => CopyStep::Release { to: None },
             4 => CopyStep::Adopt,
             _ => CopyStep::Expect { id: self.numbers.next() },
         }

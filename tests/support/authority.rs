@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
 
 use super::write_file;
 
@@ -26,7 +26,9 @@ impl Authority {
     pub(crate) fn sign(&self, dir: &Path, file: &str, names: &[&str]) -> String {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let params = CertificateParams::new(names).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        // etcd takes none with a common name beside its users.
+        params.distinguished_name = DistinguishedName::new();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let paths = [dir.join(format!("{file}.pem")), dir.join(format!("{file}.key"))];
         write_file(&paths[0], &cert.pem(), 0o644);

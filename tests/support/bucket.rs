@@ -24,6 +24,17 @@ impl Home {
         Self { source, graph }
     }
 
+    /// Makes a graph of so many partitions, whose import `run` runs.
+    pub(crate) fn with_parts(n_parts: u16, run: impl FnOnce(&[&str]) -> Finished) -> Self {
+        let source = Source::random(N_NODES, 2400);
+        let (graph, n_parts) = (source.file("graph"), n_parts.to_string());
+        let more = ["--parts", &n_parts, "--partitioner", "hash"];
+        let args = source.import_args(&graph, &["feat", "wide", "label", "split"], &more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        run(&args).succeeded();
+        Self { source, graph }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.source.file(name)
     }

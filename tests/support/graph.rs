@@ -87,6 +87,11 @@ impl Source {
 
     /// Imports the tensors named, each from its file, with more arguments.
     pub(crate) fn try_import(&self, out: &Path, tensors: &[&str], more: &[&str]) -> Finished {
+        lode(self.import_args(out, tensors, more))
+    }
+
+    /// Returns the arguments of an import.
+    pub(crate) fn import_args(&self, out: &Path, tensors: &[&str], more: &[&str]) -> Vec<String> {
         let mut args = vec!["import".to_owned(), "--undirected".to_owned()];
         args.extend(["--edges".to_owned(), self.file("edges.npy").display().to_string()]);
         for tensor in tensors {
@@ -95,7 +100,7 @@ impl Source {
         }
         args.extend(["--out".to_owned(), out.display().to_string()]);
         args.extend(more.iter().map(ToString::to_string));
-        lode(args)
+        args
     }
 
     /// Returns the rows of a tensor for these external ids, as bytes.

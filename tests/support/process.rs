@@ -82,6 +82,15 @@ pub(crate) fn lode_line(line: &str) -> Finished {
     lode(line.split_whitespace())
 }
 
+/// Runs `lode` to its end, where a process may have `n_files` files open and cannot raise that.
+pub(crate) fn lode_with_files(n_files: u32, args: &[&str]) -> Finished {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {n_files} && exec \"$@\""), "sh"]);
+    command.arg(program("lode")).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(command.spawn().unwrap(), COMMAND_DEADLINE)
+}
+
 /// Waits for a command; it is killed, and the test fails, at the deadline.
 pub(crate) fn finish(mut child: Child, deadline: Duration) -> Finished {
     let stdout = collect(child.stdout.take());

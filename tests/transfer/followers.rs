@@ -380,7 +380,7 @@ fn refused_after(last: u32) {
     restored.stop();
 }
 
-fn copy_dir(from: &Path, to: &Path) {
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in from.read_dir().unwrap() {
         let entry = entry.unwrap();

@@ -2,6 +2,7 @@
 
 mod open;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -14,18 +15,19 @@ use lodestore_graph::lock::IgnorePoison;
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use crate::error::BucketError;
 use crate::layout::{GRAPH_KEY, clock_key, publication_key};
 use crate::publication::{GraphIdentity, Publication, Published};
 use crate::sealed::{FORMAT, Unsealed};
-use crate::search::{CompleteSearch, NewestSearch, Seen, Step, are_of_one_commit};
+use crate::search::{CompleteSearch, NewestSearch, Seen, Step, Wanted, are_of_one_commit};
 
 /// Requests in flight. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 8;
-/// Partitions whose newest publications are looked for in parallel.
-const N_LOOKS: usize = 32;
+/// Partitions whose publications are looked for in parallel.
+pub(crate) const N_LOOKS: usize = 32;
 /// Most bytes of the identity of a graph.
 const GRAPH_BYTES_MAX: u64 = 4096;
 /// Most bytes of a publication: it names a chunk of 8 MiB in about 40 bytes.
@@ -44,6 +46,8 @@ pub struct Bucket {
     prefix: Path,
     runtime: Runtime,
     reached: Reached,
+    /// Chunks of all uploads that may be in memory.
+    chunks: Box<Semaphore>,
 }
 
 /// The last moment at which a bucket has answered; clones are of the same bucket.
@@ -106,6 +110,11 @@ impl Bucket {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Waits until a chunk that is uploaded may be read into memory.
+    pub(crate) async fn room_for_chunk(&self) -> Option<SemaphorePermit<'_>> {
+        self.chunks.acquire().await.ok()
     }
 
     /// Returns when the bucket has answered last.
@@ -346,27 +355,32 @@ impl Bucket {
         let mut search = CompleteSearch::new(seen, wanted);
         loop {
             let (version, sequences) = match search.next() {
-                Step::Read { at, sequence } => {
-                    let found = self.publication(graph, part_at(at), sequence).await?;
-                    let (published, _) = found.ok_or_else(|| missing(at))?;
-                    search.take(at, Seen::new(sequence, &published));
-                    last_read[at] = published;
+                Step::Read(reads) => {
+                    for (at, published) in self.publications(graph, reads).await? {
+                        let published = published.ok_or_else(|| missing(at))?;
+                        search.take(at, Seen::new(published.sequence(), &published));
+                        last_read[at] = published;
+                    }
                     continue;
                 }
                 Step::Missing { at } => return Err(missing(at)),
                 Step::Found { version, sequences } => (version, sequences),
             };
-            let mut complete: Vec<Publication> = Vec::new();
+            let mut others = Vec::new();
             for (at, (sequence, read)) in sequences.into_iter().zip(&last_read).enumerate() {
-                let other = match read.sequence() == sequence {
-                    true => None,
+                if read.sequence() != sequence {
+                    others.push(Wanted { at, sequence });
+                }
+            }
+            let others: BTreeMap<usize, Option<Published>> =
+                self.publications(graph, others).await?.into_iter().collect();
+            let mut complete: Vec<Publication> = Vec::new();
+            for (at, read) in last_read.iter().enumerate() {
+                let published = match others.get(&at) {
+                    None => read,
                     // Without it, it was collected since.
-                    false => match self.publication(graph, part_at(at), sequence).await? {
-                        Some((published, _)) => Some(published),
-                        None => return Err(missing(at)),
-                    },
+                    Some(other) => other.as_ref().ok_or_else(|| missing(at))?,
                 };
-                let published = other.as_ref().unwrap_or(read);
                 let earlier = published.live().and_then(|live| live.at(version));
                 complete.push(earlier.ok_or_else(|| missing(at))?);
             }
@@ -383,6 +397,19 @@ impl Bucket {
             }
             search.reject(version);
         }
+    }
+
+    /// Reads publications of different partitions, given by position and number, in their order.
+    async fn publications(
+        &self,
+        graph: GraphIdentity,
+        wanted: Vec<Wanted>,
+    ) -> Result<Vec<(usize, Option<Published>)>, BucketError> {
+        let read = |Wanted { at, sequence }: Wanted| async move {
+            let found = self.publication(graph, part_at(at), sequence).await?;
+            Ok::<_, BucketError>((at, found.map(|(published, _)| published)))
+        };
+        stream::iter(wanted).map(read).buffered(N_LOOKS).try_collect().await
     }
 
     /// Fails where partitions have other tensors than the first one.

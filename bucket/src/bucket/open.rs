@@ -6,9 +6,10 @@ use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
 use url::Url;
 
-use super::{Bucket, Reached};
+use super::{Bucket, N_PARALLEL, Reached};
 use crate::error::BucketError;
 
 /// Why a URL with credentials or a query is refused.
@@ -54,7 +55,8 @@ impl Bucket {
     ) -> Result<Self, BucketError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| BucketError::Runtime(error.to_string()))?;
-        Ok(Self { url, store, prefix, runtime, reached: Reached::now() })
+        let chunks = Box::new(Semaphore::new(N_PARALLEL));
+        Ok(Self { url, store, prefix, runtime, reached: Reached::now(), chunks })
     }
 }
 

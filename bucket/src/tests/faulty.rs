@@ -133,12 +133,18 @@ pub(super) fn hooked(
     memory: &Arc<Memory>,
     hook: impl FnMut(Moment, Operation, &str) -> Verdict + Send + 'static,
 ) -> Bucket {
-    let hook: Hook = Box::new(hook);
-    let store = Faulty {
-        memory: Arc::clone(memory),
-        hook: Mutex::new(hook),
-        is_stopped: AtomicBool::new(false),
-    };
+    over(Faulty::new(memory, Box::new(hook)))
+}
+
+/// Does as [`hooked`]; other requests run between the begin and the end of each.
+pub(super) fn waiting(
+    memory: &Arc<Memory>,
+    hook: impl FnMut(Moment, Operation, &str) -> Verdict + Send + 'static,
+) -> Bucket {
+    over(Faulty { waits: true, ..Faulty::new(memory, Box::new(hook)) })
+}
+
+fn over(store: Faulty) -> Bucket {
     Bucket::over("memory://t".to_owned(), Arc::new(store), Path::from(PREFIX)).unwrap()
 }
 
@@ -151,9 +157,21 @@ struct Faulty {
     memory: Arc<Memory>,
     hook: Mutex<Hook>,
     is_stopped: AtomicBool,
+    waits: bool,
 }
 
 impl Faulty {
+    fn new(memory: &Arc<Memory>, hook: Hook) -> Self {
+        let (memory, hook) = (Arc::clone(memory), Mutex::new(hook));
+        Self { memory, hook, is_stopped: AtomicBool::new(false), waits: false }
+    }
+
+    async fn wait(&self) {
+        if self.waits {
+            tokio::task::yield_now().await;
+        }
+    }
+
     fn pass(&self, moment: Moment, operation: Operation, at: &Path) -> Result<()> {
         let source = || "connection reset".into();
         let generic = || Error::Generic { store: "faulty", source: source() };
@@ -198,6 +216,7 @@ impl ObjectStore for Faulty {
         let is_create = opts.mode == PutMode::Create;
         let operation = if is_create { Operation::Create } else { Operation::Write };
         self.pass(Moment::Before, operation, at)?;
+        self.wait().await;
         let put = self.memory.objects.put_opts(at, payload, opts).await;
         if put.is_ok() {
             self.memory.note(at);
@@ -217,6 +236,7 @@ impl ObjectStore for Faulty {
     async fn get_opts(&self, at: &Path, options: GetOptions) -> Result<GetResult> {
         let operation = if options.head { Operation::Head } else { Operation::Get };
         self.pass(Moment::Before, operation, at)?;
+        self.wait().await;
         let mut got = self.memory.objects.get_opts(at, options).await;
         if let Ok(got) = &mut got {
             got.meta = self.memory.stamped(got.meta.clone());

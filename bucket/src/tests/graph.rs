@@ -15,7 +15,7 @@ use lodestore_store::{
     Dtype, EmbeddedStore, Graph, GraphHandle, Importer, OpenMode, OpenOptions, View,
 };
 
-/// Nodes of a graph: two partitions of equal size.
+/// Nodes of a graph, in partitions of equal size.
 pub(crate) const N_NODES: u32 = 2000;
 
 /// Rows of one number each: `value` + node.
@@ -50,9 +50,15 @@ impl TensorSource for Rows {
 
 /// Imports a graph of two partitions with the tensors `feat` and `label`.
 pub(crate) fn import(dir: &Path) -> PathBuf {
+    import_in(dir, 2)
+}
+
+/// Imports a graph of so many partitions with the tensors `feat` and `label`.
+pub(crate) fn import_in(dir: &Path, n_parts: u32) -> PathBuf {
     let graph = dir.join("graph");
     let order: Vec<u32> = (0..N_NODES).collect();
-    let book = PartitionBook::new(vec![0, N_NODES / 2, N_NODES]).unwrap();
+    let starts = (0..=n_parts).map(|part| part * N_NODES / n_parts);
+    let book = PartitionBook::new(starts.collect()).unwrap();
     let nodes = Relabelling { book, external_of: order.clone(), internal_of: order };
     let mut importer = Importer::begin(&graph).unwrap();
     nodes.book.parts().for_each(|part| drop(importer.part_dir(part).unwrap()));
@@ -77,7 +83,7 @@ pub(crate) fn open(graph: &Path, mode: OpenMode) -> Arc<GraphHandle> {
     Arc::new(GraphHandle::open(graph, None, mode, &OpenOptions::default()).unwrap())
 }
 
-/// Commits rows of `feat` of some nodes of both partitions; returns the version.
+/// Commits rows of `feat` of some nodes of all partitions; returns the version.
 pub(crate) fn commit(live: &GraphHandle, value: u32) -> u32 {
     let ids: Vec<NodeId> = (0..N_NODES).step_by(10).map(NodeId).collect();
     let rows: Vec<u8> = ids.iter().flat_map(|id| (value + id.0).to_le_bytes()).collect();

@@ -1,5 +1,6 @@
 //! Pushes and pulls of small graphs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,16 +9,17 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_store::repair::RepairMode;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 
-use super::faulty::{Memory, Moment, Operation, Verdict, bucket, hooked};
-use super::graph::{commit, import, open, replace_label, rows};
+use super::faulty::{Memory, Moment, Operation, Verdict, bucket, hooked, waiting};
+use super::graph::{commit, import, import_in, open, replace_label, rows};
 use crate::bucket::Bucket;
 use crate::error::BucketError;
 use crate::follow::BucketFollower;
 use crate::gc::GcOptions;
 use crate::head::Folder;
 use crate::layout::{chunk_key, publication_key};
+use crate::leases::N_PARTS;
 use crate::publication::Publication;
-use crate::publisher::Publisher;
+use crate::publisher::{Cut, Publisher, Turn};
 use crate::pull::PullOptions;
 use crate::push::PushReport;
 
@@ -134,12 +136,16 @@ fn publisher(memory: &Arc<Memory>, live: &GraphHandle) -> Publisher {
     Publisher::begin_with(bucket(memory), live, Folder::Continues).unwrap()
 }
 
+/// Returns the turn that publishes a partition at a cut.
+fn turn(part: u16, cut: &Cut) -> Turn<'_> {
+    Turn { part: PartId(part), looks_for_others: false, cut: Some(cut) }
+}
+
 /// Publishes a round of all partitions; returns the version.
 fn round(publisher: &mut Publisher, live: &GraphHandle) -> Option<u32> {
     let cut = publisher.next_cut(live).unwrap()?;
-    for part in live.parts() {
-        publisher.publish(live, part, &cut).unwrap();
-    }
+    let turns: Vec<Turn<'_>> = live.parts().map(|part| turn(part.0, &cut)).collect();
+    publisher.take_turns(live, &turns).into_iter().collect::<Result<(), _>>().unwrap();
     publisher.record(live).unwrap();
     Some(cut.version())
 }
@@ -155,11 +161,11 @@ fn a_round_publishes_one_version_whatever_is_committed_meanwhile() {
     for version in [2, 4, 6] {
         assert_eq!(commit(&live, version * 1000), version);
         let cut = ours.next_cut(&live).unwrap().unwrap();
-        ours.publish(&live, PartId(0), &cut).unwrap();
+        ours.take_turns(&live, &[turn(0, &cut)]).remove(0).unwrap();
         commit(&live, version * 1000 + 500);
         let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
         live.compact(None, None, lodestore_store::update::Folding::Deltas, &mut go_on).unwrap();
-        ours.publish(&live, PartId(1), &cut).unwrap();
+        ours.take_turns(&live, &[turn(1, &cut)]).remove(0).unwrap();
         let summary = bucket(&memory).inspect().unwrap();
         assert_eq!(summary.version, Some(version));
     }
@@ -190,9 +196,13 @@ fn an_install_that_fails_is_tried_again() {
         }
         Ok(live.install(manifest)?)
     };
-    follower.poll(&live, PartId(0), &mut install).unwrap_err();
-    assert!(follower.poll(&live, PartId(0), &mut install).unwrap(), "it is tried again");
-    assert!(!follower.poll(&live, PartId(0), &mut install).unwrap());
+    let mut poll = || {
+        assert_eq!(follower.look(PartId(0)).unwrap(), Some(2));
+        follower.fetch(&live, PartId(0), &mut install)
+    };
+    poll().unwrap_err();
+    assert!(poll().unwrap(), "it is tried again");
+    assert!(!poll().unwrap());
     assert_eq!(live.part_version(PartId(0)), Some(2));
 }
 
@@ -376,7 +386,102 @@ fn a_publisher_whose_partitions_were_taken_over_publishes_no_more() {
     // What it commits continues the version that is there in the next epoch.
     commit(&live, 5000);
     let cut = ours.next_cut(&live).unwrap().unwrap();
-    let refused = ours.publish(&live, PartId(0), &cut).unwrap_err();
+    let refused = ours.take_turns(&live, &[turn(0, &cut)]).remove(0).unwrap_err();
     assert!(refused.fences(), "{refused}");
     assert_eq!((newest(&memory, 0).sequence, newest(&memory, 0).epoch), (2, 1));
+}
+
+/// Returns a bucket that counts the most partitions between their first look and their publication.
+fn most_under_way(memory: &Arc<Memory>) -> (Bucket, Arc<AtomicU32>) {
+    let most = Arc::new(AtomicU32::new(0));
+    let (count, mut under_way) = (Arc::clone(&most), BTreeSet::new());
+    let bucket = waiting(memory, move |moment, operation, key| {
+        let part = key.split('/').next().unwrap_or_default().to_owned();
+        match (moment, operation) {
+            (Moment::Before, Operation::List) if key.ends_with("/chunks") => {
+                under_way.insert(part);
+            }
+            (Moment::After, Operation::Create) => {
+                under_way.remove(&part);
+            }
+            _ => {}
+        }
+        count.fetch_max(under_way.len() as u32, Ordering::Relaxed);
+        Verdict::Continue
+    });
+    (bucket, most)
+}
+
+#[test]
+fn several_partitions_are_uploaded_in_parallel_and_no_more() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import_in(dir.path(), 40);
+    let (first, most) = most_under_way(&memory);
+    push(&first, &graph).unwrap();
+    assert_eq!(most.load(Ordering::Relaxed), N_PARTS as u32);
+    check_whole(&memory);
+    // Those of a server too.
+    let live = open(&graph, OpenMode::Write);
+    let (second, most) = most_under_way(&memory);
+    let mut ours = Publisher::begin_with(second, &live, Folder::Continues).unwrap();
+    commit(&live, 5000);
+    assert_eq!(round(&mut ours, &live), Some(2));
+    assert_eq!(most.load(Ordering::Relaxed), N_PARTS as u32);
+    ours.end();
+    assert!(memory.keys("pushing").is_empty());
+    check_whole(&memory);
+}
+
+#[test]
+fn partitions_are_published_in_order_up_to_the_first_that_fails() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import_in(dir.path(), 40);
+    let failing = waiting(&memory, |moment, operation, key| {
+        let is_its = moment == Moment::Before && operation == Operation::Create;
+        if is_its && key.starts_with("part-003/") { Verdict::Refuse } else { Verdict::Continue }
+    });
+    let error = push(&failing, &graph).unwrap_err().to_string();
+    assert!(error.contains("part-003/published/0000000001"), "{error}");
+    assert!(memory.keys("part-003/published").is_empty());
+    let is_published = |part: &u16| !memory.keys(&format!("part-{part:03}/published")).is_empty();
+    let published: Vec<u16> = (0..40).filter(is_published).collect();
+    // Of two writers of the same partitions one would have lost here: it publishes no more.
+    assert_eq!(published, [0, 1, 2]);
+    let report = push(&bucket(&memory), &graph).unwrap();
+    let n_new = report.parts.iter().filter(|part| part.is_new).count();
+    assert_eq!(n_new, 37);
+    check_whole(&memory);
+}
+
+#[test]
+fn the_newest_complete_version_is_looked_for_in_all_partitions_in_parallel() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import_in(dir.path(), 40);
+    push(&bucket(&memory), &graph).unwrap();
+    commit(&open(&graph, OpenMode::Write), 5000);
+    let ahead: Vec<PartId> = (0..39).map(PartId).collect();
+    let mut ignored = |_, _| {};
+    bucket(&memory).push(&graph, &ahead, &mut ignored).unwrap();
+    // The publications of version 1, which 39 partitions are ahead of.
+    let (n_reads, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (reads, at_once, mut under_way) = (Arc::clone(&n_reads), Arc::clone(&most), 0);
+    let reader = waiting(&memory, move |moment, operation, key| {
+        if operation == Operation::Get && key.ends_with("/published/0000000001") {
+            match moment {
+                Moment::Before => under_way += 1,
+                Moment::After => under_way -= 1,
+            }
+            reads.fetch_add(u32::from(moment == Moment::Before), Ordering::Relaxed);
+            at_once.fetch_max(under_way, Ordering::Relaxed);
+        }
+        Verdict::Continue
+    });
+    let found = reader.run(async {
+        let graph = reader.graph().await?;
+        reader.complete(graph, None).await
+    });
+    let versions: BTreeSet<u32> = found.unwrap().iter().map(Publication::version).collect();
+    assert_eq!(versions, BTreeSet::from([1]));
+    assert_eq!(n_reads.load(Ordering::Relaxed), 40);
+    assert_eq!(most.load(Ordering::Relaxed), crate::bucket::N_LOOKS as u32);
 }

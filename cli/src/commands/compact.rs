@@ -139,7 +139,8 @@ impl CompactArgs {
 
     /// Has servers compact, and waits for them by default.
     fn compact_servers(&self, console: &Console) -> Result<()> {
-        let config = ClientConfig { security: self.security.read()?, ..ClientConfig::default() };
+        let (security, etcd) = (self.security.read()?, self.security.etcd.read()?);
+        let config = ClientConfig { security, etcd, ..ClientConfig::default() };
         let client = Client::connect(&self.connect, config)?;
         let start = Instant::now();
         let before = client.stats()?;

@@ -48,6 +48,7 @@ impl EvaluateArgs {
         let (mut rows_from, mut config) = (RowsFrom::Embedded, ClientConfig::default());
         if !self.connect.is_empty() {
             (rows_from, config.security) = (RowsFrom::Servers, self.security.read()?);
+            config.etcd = self.security.etcd.read()?;
         }
         let rows = rows_of(&graph, &self.connect, config, &OpenOptions::default())?;
         let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));

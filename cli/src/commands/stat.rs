@@ -49,9 +49,23 @@ struct StatReport {
     /// The lowest published version of its partitions, 0 before the first; `null` where versions
     /// are not published in a bucket.
     published_version: Option<u32>,
+    /// What a follower follows, and how far it is; `null` for other servers.
+    following: Option<FollowingReport>,
     /// Volatile tensors that are declared, and bytes of memory that they may take.
     volatile_tensors: u32,
     volatile_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct FollowingReport {
+    /// Addresses of writers, or the URL of a bucket, separated by commas.
+    from: String,
+    /// The most versions that a partition is behind, as last seen.
+    versions_behind: u32,
+    /// Time since a source was last seen, the longest of all partitions.
+    look_age_seconds: f64,
+    /// Why a partition cannot be fetched; empty if all can.
+    fault: String,
 }
 
 #[derive(Serialize)]
@@ -119,6 +133,12 @@ fn report(address: String, role: String, stats: ServerStats) -> StatReport {
         compaction_bytes_total: updates.run_bytes_total,
         compaction_failure: updates.run_failure,
         published_version: updates.published,
+        following: updates.following.map(|following| FollowingReport {
+            from: following.from,
+            versions_behind: following.n_behind,
+            look_age_seconds: following.look_age.as_secs_f64(),
+            fault: following.fault,
+        }),
     }
 }
 
@@ -190,6 +210,20 @@ fn volatile(report: &StatReport) -> String {
     }
 }
 
+/// Returns the line about what is followed, and that about why it cannot be fetched.
+fn follows(following: &FollowingReport) -> String {
+    let behind = match following.versions_behind {
+        0 => "up to date".to_owned(),
+        behind => format!("{} behind", human::counted(behind.into(), "version")),
+    };
+    let seen = human::seconds(following.look_age_seconds);
+    let mut text = format!("\nfollows {}: {behind}, seen {seen} ago", following.from);
+    if !following.fault.is_empty() {
+        text += &format!("\nno version can be fetched: {}", following.fault);
+    }
+    text
+}
+
 /// Returns the line about versions, and that about a compaction that runs or has failed.
 fn updates(report: &StatReport) -> String {
     let takes = if report.writable { "takes updates" } else { "takes no updates" };
@@ -209,6 +243,9 @@ fn updates(report: &StatReport) -> String {
             let versions = human::counted(waiting, "version");
             text += &format!("\npublished: version {version}; {versions} not published yet");
         }
+    }
+    if let Some(following) = &report.following {
+        text += &follows(following);
     }
     if report.compactions_asked > report.compactions_ended {
         let (done, all) = (report.compaction_bytes, report.compaction_bytes_total);

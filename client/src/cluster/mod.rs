@@ -4,6 +4,7 @@
 //! reported or left out. It says where servers may be and no more; what one holds, and whether it
 //! is of this graph, it is asked itself.
 
+mod access;
 #[cfg(feature = "etcd")]
 mod etcd;
 
@@ -16,6 +17,7 @@ use crate::address::Address;
 use crate::address::AddressError;
 use crate::error::ClientError;
 
+pub use access::EtcdAccess;
 #[cfg(feature = "etcd")]
 pub use etcd::{Registration, ServerEntry};
 
@@ -53,9 +55,13 @@ impl Member {
 
 impl ClusterMap {
     /// Reads addresses as people write them: `HOST:PORT`, `unix:PATH`, `map:FILE`, and with the
-    /// feature `etcd` `etcd:HOST:PORT,HOST:PORT/PREFIX`.
-    pub(crate) fn of<A: AsRef<str>>(addresses: &[A]) -> Result<Self, ClientError> {
-        addresses.iter().map(|text| Source::of(text.as_ref())).collect::<Result<_, _>>().map(Self)
+    /// feature `etcd` `etcd:HOST:PORT,HOST:PORT/PREFIX`, which is reached by `access`.
+    pub(crate) fn of<A: AsRef<str>>(
+        addresses: &[A],
+        access: &EtcdAccess,
+    ) -> Result<Self, ClientError> {
+        let sources = addresses.iter().map(|text| Source::of(text.as_ref(), access));
+        sources.collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns the servers of this moment, each once, in the order of their sources.
@@ -90,13 +96,14 @@ impl ClusterMap {
 }
 
 impl Source {
-    fn of(text: &str) -> Result<Self, ClientError> {
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "etcd alone reads it"))]
+    fn of(text: &str, access: &EtcdAccess) -> Result<Self, ClientError> {
         if let Some(path) = text.strip_prefix("map:") {
             return Ok(Self::File(path.into()));
         }
         if let Some(at) = text.strip_prefix("etcd:") {
             #[cfg(feature = "etcd")]
-            return etcd::Watch::start(at).map(Self::Etcd);
+            return etcd::Watch::start(at, access.clone()).map(Self::Etcd);
             #[cfg(not(feature = "etcd"))]
             return Err(AddressError {
                 address: format!("etcd:{at}"),
@@ -163,17 +170,21 @@ fn read_file(path: &Path) -> Result<Vec<Member>, ClientError> {
 mod tests {
     use super::*;
 
+    fn map_of(addresses: &[&str]) -> Result<ClusterMap, ClientError> {
+        ClusterMap::of(addresses, &EtcdAccess::default())
+    }
+
     #[test]
     fn sources_are_joined_and_no_server_comes_twice() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# ours\n127.0.0.1:2\n\n unix:/run/l \n127.0.0.1:1\n").unwrap();
         let path = format!("map:{}", file.path().display());
-        let map = ClusterMap::of(&["127.0.0.1:1", &path]).unwrap();
+        let map = map_of(&["127.0.0.1:1", &path]).unwrap();
         let found = || -> Vec<String> {
             map.members().unwrap().iter().map(|member| member.address.to_string()).collect()
         };
         assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:2", "unix:/run/l"]);
-        assert!(map.is_live() && !ClusterMap::of(&["127.0.0.1:1"]).unwrap().is_live());
+        assert!(map.is_live() && !map_of(&["127.0.0.1:1"]).unwrap().is_live());
         std::fs::write(file.path(), "127.0.0.1:9").unwrap();
         assert_eq!(found(), ["127.0.0.1:1", "127.0.0.1:9"], "it is read again");
     }
@@ -183,17 +194,17 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = |bytes: &[u8]| {
             std::fs::write(file.path(), bytes).unwrap();
-            let map = ClusterMap::of(&[format!("map:{}", file.path().display())]).unwrap();
+            let map = map_of(&[&format!("map:{}", file.path().display())]).unwrap();
             map.members().unwrap_err().to_string()
         };
         assert!(error(b"127.0.0.1:1\nnowhere\n").contains("line 2"));
         assert!(error(b"map:other").contains("line 1"));
         assert!(error(b"\xff").contains("UTF-8"));
         assert!(error(&vec![b'#'; MAP_BYTES_MAX as usize + 1]).contains("at most"));
-        let missing = ClusterMap::of(&["map:/nowhere"]).unwrap().members();
+        let missing = map_of(&["map:/nowhere"]).unwrap().members();
         assert!(missing.unwrap_err().to_string().contains("/nowhere"));
         if cfg!(not(feature = "etcd")) {
-            let error = ClusterMap::of(&["etcd:127.0.0.1:1"]).err().unwrap().to_string();
+            let error = map_of(&["etcd:127.0.0.1:1"]).err().unwrap().to_string();
             assert!(error.contains("feature `etcd`"), "{error}");
         }
     }

@@ -351,6 +351,26 @@ pub enum ClientError {
         /// Addresses of those that have it, separated by commas.
         readers: String,
     },
+    /// No server that a follower asks writes partitions that it is to follow.
+    #[error("no server that was asked writes {parts}: {servers}; name the server that writes it")]
+    NotWritten {
+        /// The partitions.
+        parts: String,
+        /// Each server with what it has.
+        servers: String,
+    },
+    /// A server that a follower asks for partitions does not say which it writes.
+    #[error("it is unknown which partitions can be followed: {reason}")]
+    NoSource {
+        /// The failure, with the server.
+        reason: String,
+    },
+    /// A server that follows does not serve a version that it has fetched.
+    #[error("{reason}")]
+    NotInstalled {
+        /// The failure of the server.
+        reason: String,
+    },
     /// Two servers take puts of a partition, of which one alone may.
     #[error(
         "{address} and {other} both take puts of partition {part}, which has one writer; nothing was \

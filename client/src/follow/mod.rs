@@ -6,14 +6,15 @@
 //! interruption the next try continues with the whole files, and with the part of the file that was
 //! being fetched.
 
+mod choice;
 mod fetch;
 mod link;
+mod sources;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use lodestore_graph::PartId;
-use lodestore_schema::reply::{Description, Role};
+use lodestore_schema::reply::{PartState, Role};
 use lodestore_schema::versions::VersionTag;
 use lodestore_store::follow::{FetchCheck, FetchedFile, FollowedFolder, Manifest};
 use lodestore_store::transfer::Arrival;
@@ -22,22 +23,22 @@ use lodestore_store::{GraphHandle, StoreError};
 use crate::address::Address;
 use crate::error::ClientError;
 use crate::remote::ClientConfig;
-use crate::remote::describe;
+use choice::PartChoice;
 use fetch::fetch_file;
 pub(crate) use fetch::{Fetched, Progress, fetch_part};
 pub(crate) use link::Link;
+use sources::{Sources, ranges};
 
 /// Number of the copy in which a partition comes first; no other copy uses its folder.
 const FIRST_COPY: u64 = 1;
-/// Pause before servers that do not answer, or have no room, are asked again at the start.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// The partitions to follow, and their destination.
 #[derive(Clone, Debug)]
 pub struct FollowPlan {
-    /// The servers that write the partitions.
+    /// Servers that write partitions. Others that took some over from them are found.
     pub from: Vec<Address>,
-    /// The partitions; all of the graph if empty.
+    /// The partitions. If empty, those that these servers write, and those that have been followed
+    /// in the folder before.
     pub parts: Vec<PartId>,
     /// Folder of the graph, which is made if it is not there.
     pub into: PathBuf,
@@ -45,11 +46,35 @@ pub struct FollowPlan {
     pub config: ClientConfig,
 }
 
+/// The server of a folder that follows, as a follower needs it.
+pub trait FollowedServer {
+    /// Returns the graph that is served.
+    fn live(&self) -> &GraphHandle;
+
+    /// Returns the version of a partition that is served, if it is.
+    fn served(&self, part: PartId) -> Option<u32>;
+
+    /// Serves the version of a manifest, whose files are all there; returns whether it is new.
+    ///
+    /// # Errors
+    /// The reason why the version before is served.
+    fn install(&mut self, manifest: &Manifest) -> Result<bool, ClientError>;
+
+    /// Receives the newest version of a partition at its writer.
+    fn looked(&mut self, part: PartId, writer: &Address, newest: u32);
+
+    /// Receives how a look at a partition ended: the newest version is served, or a failure.
+    fn polled(&mut self, part: PartId, result: Result<(), &ClientError>);
+}
+
 /// The partitions of a folder that follows.
 pub struct Follower {
     plan: FollowPlan,
+    sources: Sources,
     folder: FollowedFolder,
     parts: Vec<FollowedPart>,
+    /// Partitions of the graph that no server writes which was asked.
+    unwritten: Vec<PartId>,
     /// The server that serves the folder; 0 for none.
     instance: u64,
 }
@@ -65,33 +90,20 @@ struct FollowedPart {
 }
 
 impl Follower {
-    /// Makes the folder a follower's and finds which partitions there are; waits within the
-    /// deadline until the writers answer.
+    /// Makes the folder a follower's and chooses the partitions. All that are not there have a
+    /// writer, or none is fetched. Waits within the deadline until the writers answer.
     ///
     /// # Errors
-    /// A folder with partitions of its own, one of another graph, or writers that do not answer.
+    /// A folder with partitions of its own, one of another graph, partitions without a writer or
+    /// with two, or writers that do not answer.
     pub fn begin(plan: FollowPlan) -> Result<Self, ClientError> {
         let writers: Vec<String> = plan.from.iter().map(ToString::to_string).collect();
         let folder = FollowedFolder::open(&plan.into, &writers.join(", "))?;
-        let mut parts = plan.parts.clone();
-        if parts.is_empty() {
-            let end = Instant::now() + plan.config.deadline;
-            let n_parts = loop {
-                match describe_any(&plan) {
-                    Ok(description) => break description.bounds.len().saturating_sub(1),
-                    Err(error) if Instant::now() + PAUSE >= end => return Err(error),
-                    Err(_) => std::thread::sleep(PAUSE),
-                }
-            };
-            parts = (0..u16::try_from(n_parts).unwrap_or(u16::MAX)).map(PartId).collect();
-        }
-        parts.sort_unstable();
-        parts.dedup();
-        let parts = parts
-            .into_iter()
-            .map(|part| FollowedPart { part, link: None, compared: None, told: None })
-            .collect();
-        Ok(Self { plan, folder, parts, instance: 0 })
+        let sources = Sources::new(plan.from.clone());
+        let choice = PartChoice::within(&plan, &sources, &folder.parts()?)?;
+        let part = |&part| FollowedPart { part, link: None, compared: None, told: None };
+        let parts = choice.parts.iter().map(part).collect();
+        Ok(Self { plan, sources, folder, parts, unwritten: choice.unwritten, instance: 0 })
     }
 
     /// Tells writers from now on which versions the server of the folder serves. `instance` is the
@@ -106,6 +118,15 @@ impl Follower {
         self.parts.iter().map(|followed| followed.part)
     }
 
+    /// Returns what the follower follows and what none of its servers writes, as one sentence; the
+    /// second is `None` where they write all.
+    #[must_use]
+    pub fn coverage(&self) -> (String, Option<String>) {
+        let parts: Vec<PartId> = self.parts().collect();
+        let unwritten = (!self.unwritten.is_empty()).then(|| ranges(&self.unwritten));
+        (ranges(&parts), unwritten)
+    }
+
     /// Brings the partitions that are not there yet. `progress` receives bytes fetched and to fetch
     /// of one partition after the other.
     ///
@@ -116,7 +137,7 @@ impl Follower {
             if self.folder.has(followed.part)? {
                 continue;
             }
-            let link = followed.link(&self.plan)?;
+            let link = followed.link(&self.plan, &mut self.sources)?;
             let manifest = link.manifest()?;
             self.folder.check_graph(&manifest)?;
             bring_whole(&self.plan, link, &manifest, progress)?;
@@ -125,98 +146,110 @@ impl Follower {
         Ok(())
     }
 
-    /// Fetches the newest version of each partition that is not served into the folder of `live`,
-    /// and has `install` take it over. Returns the number of versions that were installed. `served`
-    /// returns the version of a partition that is served.
-    ///
-    /// # Errors
-    /// The first error of a partition, after all have been tried.
-    pub fn poll(
-        &mut self,
-        live: &GraphHandle,
-        served: &dyn Fn(PartId) -> Option<u32>,
-        install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
-    ) -> Result<usize, ClientError> {
-        let (mut n_installed, mut first) = (0, None);
+    /// Fetches the newest version of each partition that is not served into the folder of `server`,
+    /// and has it install that. Returns the number of versions that were installed. `server`
+    /// receives the failures.
+    pub fn poll(&mut self, server: &mut dyn FollowedServer) -> usize {
+        let mut n_installed = 0;
         for followed in &mut self.parts {
-            match followed.poll(&self.plan, self.instance, live, served, install) {
-                Ok(is_new) => n_installed += usize::from(is_new),
+            let polled = followed.poll(&self.plan, &mut self.sources, self.instance, server);
+            match polled {
+                Ok(is_new) => {
+                    n_installed += usize::from(is_new);
+                    server.polled(followed.part, Ok(()));
+                }
                 Err(error) => {
                     // The next try finds the writer again.
                     followed.link = None;
-                    first.get_or_insert(error);
+                    server.polled(followed.part, Err(&error));
                 }
             }
         }
-        first.map_or(Ok(n_installed), Err)
+        n_installed
     }
 }
 
 impl FollowedPart {
     /// Returns the connection to the writer.
-    fn link(&mut self, plan: &FollowPlan) -> Result<&mut Link, ClientError> {
+    fn link(&mut self, plan: &FollowPlan, sources: &mut Sources) -> Result<&mut Link, ClientError> {
         let link = match self.link.take() {
             Some(link) => link,
             None => {
                 // It may have been restored from a copy, or repaired, without another version.
                 (self.compared, self.told) = (None, None);
-                Link::open(&writer_of(plan, self.part)?, &plan.config, self.part)?
+                let writer = sources.writer_of(&plan.config, self.part)?;
+                tracing::info!(part = %self.part, %writer, "following");
+                Link::open(&writer, &plan.config, self.part)?
             }
         };
         Ok(self.link.insert(link))
     }
 
+    /// Returns the state of the partition at its writer, to which there is a connection then. A
+    /// writer that has given it up, or takes no puts any more, is one no longer: the other is found.
+    fn state(
+        &mut self,
+        plan: &FollowPlan,
+        sources: &mut Sources,
+    ) -> Result<PartState, ClientError> {
+        if self.link.is_some() {
+            let state = self.link(plan, sources)?.state()?;
+            if let Some(state) = state.filter(|state| state.role == Role::Writer) {
+                return Ok(state);
+            }
+            self.link = None;
+        }
+        let part = self.part;
+        let link = self.link(plan, sources)?;
+        let state = link.state()?.filter(|state| state.role == Role::Writer);
+        state.ok_or_else(|| ClientError::NotWritten {
+            parts: ranges(&[part]),
+            servers: format!("{} has just given it up", link.address()),
+        })
+    }
+
     fn poll(
         &mut self,
         plan: &FollowPlan,
+        sources: &mut Sources,
         instance: u64,
-        live: &GraphHandle,
-        served: &dyn Fn(PartId) -> Option<u32>,
-        install: &mut dyn FnMut(&Manifest) -> Result<bool, ClientError>,
+        server: &mut dyn FollowedServer,
     ) -> Result<bool, ClientError> {
         let part = self.part;
-        let link = self.link(plan)?;
-        let state = link.state()?;
-        // A writer that has given it up, or takes no puts any more, is one no longer.
-        let state = state.filter(|state| state.role == Role::Writer);
-        let Some(state) = state else {
-            let readers = link.address().to_string();
-            return Err(ClientError::NoWriter { part, readers });
-        };
-        self.tell(plan, instance, live, served(part))?;
-        let (now, compared) = (served(part), self.compared);
-        if now == Some(state.version) && now == compared {
+        let state = self.state(plan, sources)?;
+        let link = self.link(plan, sources)?;
+        server.looked(part, link.address(), state.version);
+        self.tell(instance, server)?;
+        let served = server.served(part);
+        if served == Some(state.version) && served == self.compared {
             return Ok(false);
         }
-        let link = self.link(plan)?;
+        let link = self.link(plan, sources)?;
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
             let begin = |name: &str, n_bytes| {
+                let live = server.live();
                 FetchedFile::begin_next(live, &manifest, name, n_bytes, FetchCheck::ReadBack)
             };
             fetch_file(link, begin, at, &mut |_| {})?;
         }
-        let is_new = install(&manifest)?;
+        server.looked(part, link.address(), manifest.version());
+        let is_new = server.install(&manifest)?;
         self.compared = Some(manifest.version());
-        self.tell(plan, instance, live, served(part))?;
+        self.tell(instance, server)?;
         Ok(is_new)
     }
 
     /// Tells the writer the version that is served, unless it knows.
-    fn tell(
-        &mut self,
-        plan: &FollowPlan,
-        instance: u64,
-        live: &GraphHandle,
-        served: Option<u32>,
-    ) -> Result<(), ClientError> {
-        let Some(number) = served.filter(|_| instance != 0) else { return Ok(()) };
+    fn tell(&mut self, instance: u64, server: &dyn FollowedServer) -> Result<(), ClientError> {
+        let served = server.served(self.part).filter(|_| instance != 0);
+        let (Some(number), Some(link)) = (served, &mut self.link) else { return Ok(()) };
         if self.told.is_some_and(|told| told.number == number) {
             return Ok(());
         }
-        let commit = live.commit_of(self.part, number)?;
+        let commit = server.live().commit_of(self.part, number)?;
         let version = VersionTag { number, tag: commit.tag() };
-        self.link(plan)?.serves(version, instance)?;
+        link.serves(version, instance)?;
         self.told = Some(version);
         Ok(())
     }
@@ -237,51 +270,11 @@ fn bring_whole(
     Ok(arrival.install(manifest)?)
 }
 
-/// Returns what any of the servers describes.
-fn describe_any(plan: &FollowPlan) -> Result<Description, ClientError> {
-    let mut last = ClientError::NoServers;
-    for address in &plan.from {
-        match describe(address, &plan.config.security, Instant::now() + plan.config.deadline) {
-            Ok(description) => return Ok(description),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Returns the server that writes a partition.
-fn writer_of(plan: &FollowPlan, part: PartId) -> Result<Address, ClientError> {
-    let (mut readers, mut failure) = (Vec::new(), None);
-    let mut found: Option<(&Address, Description)> = None;
-    for address in &plan.from {
-        let deadline = Instant::now() + plan.config.deadline;
-        let description = match describe(address, &plan.config.security, deadline) {
-            Ok(description) => description,
-            Err(error) => {
-                failure = Some(error);
-                continue;
-            }
-        };
-        match (description.state(part.0).map(|it| it.role), &found) {
-            (Some(Role::Writer), Some((other, known))) if !known.is_same_server(&description) => {
-                let (address, other) = (address.clone(), (*other).clone());
-                return Err(ClientError::TwoWriters { part, address, other });
-            }
-            (Some(Role::Writer), _) => found = Some((address, description)),
-            (Some(_), _) => readers.push(address.to_string()),
-            (None, _) => {}
-        }
-    }
-    match (found, failure, readers.is_empty()) {
-        (Some((writer, _)), ..) => Ok(writer.clone()),
-        (None, Some(error), _) => Err(error),
-        (None, None, true) => Err(ClientError::NoReplica { part }),
-        (None, None, false) => Err(ClientError::NoWriter { part, readers: readers.join(", ") }),
-    }
-}
-
 /// Returns whether a follower must be helped by a person: its writer is not one that it can follow.
 #[must_use]
 pub fn is_refused(error: &ClientError) -> bool {
-    matches!(error, ClientError::Store(StoreError::FollowRefused { .. }))
+    matches!(
+        error,
+        ClientError::Store(StoreError::FollowRefused { .. }) | ClientError::TwoWriters { .. }
+    )
 }

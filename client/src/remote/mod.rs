@@ -11,7 +11,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 pub use lodestore_schema::stats::{ServerStats, ShardStats, UpdateStats, VolatileStats};
 
 use crate::address::Address;
-use crate::cluster::ClusterMap;
+use crate::cluster::{ClusterMap, EtcdAccess};
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
@@ -62,6 +62,8 @@ pub struct ClientConfig {
     pub attempts: u32,
     /// Credentials that are shown to servers over TCP, and required of them.
     pub security: Security,
+    /// How an etcd is reached that names the servers.
+    pub etcd: EtcdAccess,
     /// Take only rows of one version, whatever is put, committed and compacted later. Servers keep
     /// it for 10 minutes after the last pull; one that has it no longer, never had it, or made it by
     /// another commit, does not take over.
@@ -80,7 +82,8 @@ impl Default for ClientConfig {
         let security = Security::default();
         let deadline = Duration::from_secs(30);
         let (shared_memory, hedged_share) = (true, 0.05);
-        Self { deadline, attempts: 10, security, pin: None, shared_memory, hedged_share }
+        let etcd = EtcdAccess::default();
+        Self { deadline, attempts: 10, security, etcd, pin: None, shared_memory, hedged_share }
     }
 }
 
@@ -136,7 +139,7 @@ impl Client {
         config: ClientConfig,
     ) -> Result<Self, ClientError> {
         let deadline = Instant::now() + config.deadline;
-        let map = ClusterMap::of(addresses)?;
+        let map = ClusterMap::of(addresses, &config.etcd)?;
         let map_changes = map.changes().into();
         let mut servers = discovery::find(&map, &config, deadline)?;
         let pinned = match config.pin {

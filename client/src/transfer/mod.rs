@@ -186,7 +186,7 @@ impl PartitionTransfer {
             return Ok(());
         }
         let start = Instant::now();
-        source.release()?;
+        source.release(self.plan.to.as_ref())?;
         self.stats.sealed += start.elapsed();
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lodestore_graph::PartId;
+use lodestore_schema::name::ServerAddress;
 use lodestore_schema::reply::Copied;
 use lodestore_schema::request::CopyStep;
 use lodestore_store::follow::Manifest;
@@ -43,9 +44,12 @@ impl PartSource {
         Ok(self.step_when_free(CopyStep::Seal)?.version)
     }
 
-    /// Has the source give the partition up for good.
-    pub(super) fn release(&mut self) -> Result<(), ClientError> {
-        self.step(CopyStep::Release, &mut Vec::new()).map(drop)
+    /// Has the source give the partition up for good, and tell those that look for it that it is at
+    /// `to`.
+    pub(super) fn release(&mut self, to: Option<&Address>) -> Result<(), ClientError> {
+        // A longer one is not told: followers then need its name from their operator.
+        let to = to.and_then(|to| ServerAddress::new(&absolute(to).to_string()).ok());
+        self.step(CopyStep::Release { to }, &mut Vec::new()).map(drop)
     }
 
     /// Returns the files of the newest version, which the source holds from now on.
@@ -109,5 +113,13 @@ impl PartSource {
     /// Takes a step without a body, waiting within the deadline while the source is busy.
     fn step_when_free(&mut self, step: CopyStep) -> Result<Copied, ClientError> {
         while_busy(self.deadline, |_| self.step(step, &mut Vec::new()))
+    }
+}
+
+/// Returns an address that means the same in every folder.
+fn absolute(address: &Address) -> Address {
+    match address {
+        Address::Unix(path) => Address::Unix(std::path::absolute(path).unwrap_or(path.clone())),
+        other => other.clone(),
     }
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 
-use lodestore_client::follow::{FollowPlan, Follower};
+use lodestore_client::Address;
+use lodestore_client::follow::{FollowPlan, FollowedServer, Follower};
+use lodestore_server::installer::Installer;
+use lodestore_store::GraphHandle;
 use lodestore_store::follow::Manifest;
 
 use super::*;
@@ -42,14 +45,36 @@ impl Following {
 
     /// Takes the newest version of these partitions over, and leaves the others.
     fn take(&mut self, parts: Range<u16>) {
-        let installer = self.server.installer();
-        let served = |part| installer.version(part);
-        let mut install = |manifest: &Manifest| match parts.contains(&manifest.part().0) {
-            true => Ok(installer.install(manifest).unwrap()),
-            false => Ok(false),
-        };
-        let n_new = self.follower.poll(installer.live(), &served, &mut install).unwrap();
-        assert_eq!(n_new, parts.len());
+        let n_expected = parts.len();
+        let mut taking = Taking { installer: self.server.installer(), parts };
+        assert_eq!(self.follower.poll(&mut taking), n_expected);
+    }
+}
+
+/// A server that takes the versions of some partitions over.
+struct Taking {
+    installer: Installer,
+    parts: Range<u16>,
+}
+
+impl FollowedServer for Taking {
+    fn live(&self) -> &GraphHandle {
+        self.installer.live()
+    }
+
+    fn served(&self, part: PartId) -> Option<u32> {
+        self.installer.version(part)
+    }
+
+    fn install(&mut self, manifest: &Manifest) -> Result<bool, ClientError> {
+        let is_taken = self.parts.contains(&manifest.part().0);
+        Ok(is_taken && self.installer.install(manifest).unwrap())
+    }
+
+    fn looked(&mut self, _: PartId, _: &Address, _: u32) {}
+
+    fn polled(&mut self, part: PartId, result: Result<(), &ClientError>) {
+        result.unwrap_or_else(|error| panic!("partition {part}: {error}"));
     }
 }
 
@@ -227,23 +252,4 @@ fn a_commit_whose_version_is_not_seen_fails() {
     assert!(error.to_string().contains(&relay.address), "{error}");
     assert_eq!(PlainConnection::open(&address).describe().version, 3);
     server.stop().unwrap();
-}
-
-/// Another writer publishes, which the follower looks for.
-#[test]
-fn a_server_that_was_fenced_is_followed_no_more() {
-    let dir = tempfile::tempdir().unwrap();
-    let graph = feature_graph(dir.path(), 8, WIDTH, 2);
-    edges::add_edges(&graph);
-    let (writer, address) = start(&ServerConfig { publishes: true, ..config(&graph, 1) });
-    let mut near = Following::new(&address, &dir.path().join("near"), 0..2);
-    near.take(0..0);
-    writer.publishing().fence(PartId(0), "another writer publishes".into(), None);
-    let installer = near.server.installer();
-    let served = |part| installer.version(part);
-    let mut install = |manifest: &Manifest| Ok(installer.install(manifest).unwrap());
-    let error = near.follower.poll(installer.live(), &served, &mut install).unwrap_err();
-    assert!(matches!(error, ClientError::NoWriter { part: PartId(0), .. }), "{error}");
-    near.server.stop().unwrap();
-    writer.stop().unwrap();
 }

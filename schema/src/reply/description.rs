@@ -1,7 +1,9 @@
 //! The graph behind a server, as clients receive it.
 
 use crate::error::Decoded;
-use crate::limits::{FOLLOWERS_MAX, ROW_BYTES_MAX, WIRE_VERSION_IDENTITY};
+use crate::limits::{
+    ADDRESS_BYTES_MAX, FOLLOWERS_MAX, MOVED_MAX, ROW_BYTES_MAX, WIRE_VERSION_IDENTITY,
+};
 use crate::lodestore_capnp::{self as wire, description, tensor};
 use crate::tags::{graph_tag, tensor_tag};
 use crate::versions::VersionTag;
@@ -40,6 +42,18 @@ pub struct Description {
     pub instance: u64,
     /// Servers that fetch versions from this one, [`FOLLOWERS_MAX`] at most.
     pub followers: Vec<FollowerState>,
+    /// Partitions that the server gave up, and the servers that took them over as far as they are
+    /// known, [`MOVED_MAX`] at most.
+    pub moved: Vec<MovedPart>,
+}
+
+/// A partition that a server gave up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MovedPart {
+    /// The partition.
+    pub part: u16,
+    /// Address of the server that took it over.
+    pub to: String,
 }
 
 /// A server that follows another, for one partition.
@@ -138,6 +152,12 @@ impl Description {
         self.parts.iter().copied().zip(states)
     }
 
+    /// Returns the address of the server that took a partition over from this one, if it said.
+    #[must_use]
+    pub fn moved_to(&self, part: u16) -> Option<&str> {
+        self.moved.iter().find(|it| it.part == part).map(|it| it.to.as_str())
+    }
+
     /// Returns whether another address led to the same server, as it ran then.
     #[must_use]
     pub fn is_same_server(&self, other: &Self) -> bool {
@@ -184,6 +204,14 @@ pub(super) fn write(from: &Description, mut to: description::Builder<'_>) {
         to.set_instance(from.instance);
     }
     to.set_instance(from.instance);
+    let moved = &from.moved[..from.moved.len().min(MOVED_MAX)];
+    let n_moved = u32::try_from(moved.len()).unwrap_or(u32::MAX);
+    let mut list = to.reborrow().init_moved(n_moved);
+    for (i, from) in (0..n_moved).zip(moved) {
+        let mut to = list.reborrow().get(i);
+        to.set_part(from.part);
+        to.set_to(&from.to);
+    }
     let n = u32::try_from(from.tensors.len()).unwrap_or(u32::MAX);
     let mut tensors = to.init_tensors(n);
     for (i, from) in (0..n).zip(&from.tensors) {
@@ -239,6 +267,7 @@ pub(super) fn read(from: description::Reader<'_>) -> Decoded<Description> {
         bounds: from.get_bounds()?.iter().collect(),
         states,
         followers: from.get_followers()?.iter().take(FOLLOWERS_MAX).map(follower).collect(),
+        moved: from.get_moved()?.iter().take(MOVED_MAX).map(read_moved).collect::<Decoded<_>>()?,
         arriving,
         parts,
         tensors: from.get_tensors()?.iter().map(read_tensor).collect::<Decoded<_>>()?,
@@ -250,6 +279,14 @@ pub(super) fn read(from: description::Reader<'_>) -> Decoded<Description> {
         roams: from.get_roams(),
         instance: from.get_instance(),
     })
+}
+
+fn read_moved(from: wire::moved::Reader<'_>) -> Decoded<MovedPart> {
+    let to = from.get_to()?.to_string()?;
+    if to.len() > ADDRESS_BYTES_MAX {
+        return Err(format!("an address of {} bytes", to.len()).into());
+    }
+    Ok(MovedPart { part: from.get_part(), to })
 }
 
 fn read_tensor(from: tensor::Reader<'_>) -> Decoded<TensorDescription> {

@@ -11,7 +11,7 @@ use crate::request::u128_of;
 use crate::stats::ServerStats;
 use crate::versions::{VersionTag, Versions};
 
-pub use description::{Description, FollowerState, PartState, Role, TensorDescription};
+pub use description::{Description, FollowerState, MovedPart, PartState, Role, TensorDescription};
 pub use failure::{Failure, FailureCode};
 
 /// A reply less its body: the rows of a chunk follow the head.

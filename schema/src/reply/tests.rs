@@ -4,9 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::Prefix;
-use crate::limits::{FLOORS_MAX, FOLLOWERS_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX, ROW_BYTES_MAX};
+use crate::limits::{
+    ADDRESS_BYTES_MAX, FLOORS_MAX, FOLLOWERS_MAX, MOVED_MAX, PREFIX_BYTES, REPLY_HEAD_BYTES_MAX,
+    ROW_BYTES_MAX,
+};
 use crate::lodestore_capnp as wire;
-use crate::stats::{ShardStats, UpdateStats, VolatileStats};
+use crate::stats::{FollowStats, ShardStats, UpdateStats, VolatileStats};
 use crate::versions::PartVersion;
 
 fn head_of(reply: &Reply) -> Vec<u8> {
@@ -55,6 +58,7 @@ fn description() -> Description {
             version: VersionTag { number: 8, tag: u64::MAX },
             instance: 7,
         }],
+        moved: vec![MovedPart { part: 1, to: "store-2.lan:7171".into() }],
     }
 }
 
@@ -81,6 +85,12 @@ fn replies_survive_the_trip() {
         run_bytes_total: 7,
         run_failure: "no room on the disk".into(),
         published: Some(8),
+        following: Some(FollowStats {
+            from: "127.0.0.1:7171".into(),
+            n_behind: 2,
+            look_age: Duration::from_millis(12),
+            fault: "it does not answer".into(),
+        }),
     };
     for reply in [
         Reply::Rows { first_row: 5, n_rows: 600, versions: Versions::default() },
@@ -155,6 +165,7 @@ fn the_largest_book_fits_a_head() {
         states: vec![PartState { version: 1, tag: 1, role: Role::Writer }; parts.into()],
         arriving: (0..parts).collect(),
         followers: vec![FollowerState::default(); FOLLOWERS_MAX],
+        moved: vec![MovedPart { part: 1, to: "a".repeat(ADDRESS_BYTES_MAX) }; MOVED_MAX],
         ..description()
     });
     let head = head_of(&reply);
@@ -228,7 +239,7 @@ fn with_empty_elements(head: &[u8], n: u64) -> Vec<u8> {
 fn lists_of_nothing_take_no_memory_however_long_they_claim_to_be() {
     let stats = ServerStats { shards: vec![ShardStats::default(); 2], ..ServerStats::default() };
     // All of it is in one segment.
-    let description = Description { followers: Vec::new(), ..description() };
+    let description = Description { followers: Vec::new(), moved: Vec::new(), ..description() };
     for reply in [Reply::Stats(stats), Reply::Description(description)] {
         let head = head_of(&reply);
         for n in [1 << 16, 1 << 19, (1 << 29) - 1] {

@@ -3,6 +3,7 @@
 use super::RequestBody;
 use crate::error::Decoded;
 use crate::lodestore_capnp::{copy, follow};
+use crate::name::ServerAddress;
 use crate::versions::VersionTag;
 
 /// Steps of moving a partition, whose files come by [`FollowStep`]; `docs/replication.md` has all
@@ -19,7 +20,10 @@ pub enum CopyStep {
     /// Once sealed, the next rows that are not committed.
     Pending,
     /// The source releases the partition.
-    Release,
+    Release {
+        /// Address of the server that takes it over, where it is known.
+        to: Option<ServerAddress>,
+    },
     /// The target serves the folder that it has now.
     Adopt,
     /// The target says whether the copy comes together in its folder.
@@ -88,12 +92,15 @@ pub(super) fn read_follow(from: follow::Reader<'_>) -> Decoded<RequestBody> {
 
 pub(super) fn write(part: u16, step: CopyStep, mut to: copy::Builder<'_>) {
     to.set_part(part);
+    if let CopyStep::Release { to: Some(address) } = step {
+        to.set_to(address.as_str());
+    }
     let mut to = to.init_step();
     match step {
         CopyStep::Open { id } => to.set_open(id),
         CopyStep::Seal => to.set_seal(()),
         CopyStep::Pending => to.set_pending(()),
-        CopyStep::Release => to.set_release(()),
+        CopyStep::Release { .. } => to.set_release(()),
         CopyStep::Adopt => to.set_adopt(()),
         CopyStep::Expect { id } => to.set_expect(id),
     }
@@ -104,7 +111,12 @@ pub(super) fn read(from: copy::Reader<'_>) -> Decoded<RequestBody> {
         copy::step::Open(id) => CopyStep::Open { id },
         copy::step::Seal(()) => CopyStep::Seal,
         copy::step::Pending(()) => CopyStep::Pending,
-        copy::step::Release(()) => CopyStep::Release,
+        copy::step::Release(()) => {
+            // Earlier movers do not say.
+            let to = from.get_to()?;
+            let to = if to.is_empty() { None } else { Some(ServerAddress::read(Ok(to))?) };
+            CopyStep::Release { to }
+        }
         copy::step::Adopt(()) => CopyStep::Adopt,
         copy::step::Expect(id) => CopyStep::Expect { id },
     };

@@ -3,9 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::Prefix;
 use crate::limits::{
-    FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX_BEFORE, TOKEN_BYTES_MAX,
-    TOKEN_BYTES_MIN,
+    ADDRESS_BYTES_MAX, FLOORS_MAX, NAME_BYTES_MAX, PREFIX_BYTES, REQUEST_HEAD_BYTES_MAX_BEFORE,
+    TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
 };
+use crate::name::ServerAddress;
 use crate::versions::{PartVersion, VersionTag};
 
 const PUSH: Push = Push {
@@ -32,6 +33,7 @@ fn round_trip(request: &Request) -> Result<Request, WireError> {
 
 #[test]
 fn requests_survive_the_trip() {
+    let longest_address = ServerAddress::new(&"a".repeat(ADDRESS_BYTES_MAX)).unwrap();
     let bodies = [
         RequestBody::Describe,
         RequestBody::Stat,
@@ -61,7 +63,8 @@ fn requests_survive_the_trip() {
         RequestBody::Copy { part: u16::MAX, step: CopyStep::Open { id: u64::MAX } },
         RequestBody::Copy { part: 0, step: CopyStep::Seal },
         RequestBody::Copy { part: 1, step: CopyStep::Pending },
-        RequestBody::Copy { part: 1, step: CopyStep::Release },
+        RequestBody::Copy { part: 1, step: CopyStep::Release { to: None } },
+        RequestBody::Copy { part: 1, step: CopyStep::Release { to: Some(longest_address) } },
         RequestBody::Copy { part: 1, step: CopyStep::Adopt },
         RequestBody::Copy { part: 1, step: CopyStep::Expect { id: u64::MAX } },
         RequestBody::Declare(Declare {

@@ -63,13 +63,13 @@ impl Connection {
             let message = format!("partition {part} is not copied over this connection; open it");
             return Err(failure(FailureCode::Invalid, message));
         };
-        if step == CopyStep::Release {
+        if let CopyStep::Release { to } = step {
             if id == 0 {
                 self.copying = Some(Copying { copy, id });
                 let message = "this copy takes nothing away; open it under the number of a move";
                 return Err(failure(FailureCode::Invalid, message));
             }
-            shard.release(copy, id).await?;
+            shard.release(copy, id, to).await?;
             return Ok(Default::default());
         }
         let _room = shard.take_piece_room()?;
@@ -167,7 +167,10 @@ fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), Sto
         CopyStep::Pending => copied.is_last = copy.next_pending(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
         // A connection that takes these steps does not come here.
-        CopyStep::Open { .. } | CopyStep::Release | CopyStep::Adopt | CopyStep::Expect { .. } => {}
+        CopyStep::Open { .. }
+        | CopyStep::Release { .. }
+        | CopyStep::Adopt
+        | CopyStep::Expect { .. } => {}
     }
     Ok((copied, piece))
 }

@@ -1,17 +1,20 @@
 //! Executes read plans with direct I/O on a shard's executor, and verifies what it returns.
 
+mod files;
+
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use glommio::io::{DmaFile, ReadResult};
+use glommio::io::{DmaFile, OwnedDmaFile, ReadResult};
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::plan::{Extent, PlannedRow, ReadPlan};
 use lodestore_store::segment::Segment;
 use lodestore_store::update::Layer;
 
+pub(crate) use self::files::LayerFiles;
 use crate::error::{failure, store_failure};
 use crate::limits::READS_IN_FLIGHT;
 use crate::reads::{Permit, ReadAdmission, ReadTurn};
@@ -19,7 +22,9 @@ use crate::stats::{Counters, count};
 
 /// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
 pub(crate) struct DmaReader {
+    /// Uses the descriptor of `_shared`, which it does not close.
     file: DmaFile,
+    _shared: Arc<OwnedDmaFile>,
     /// The layer that it reads from.
     pub(crate) layer: Arc<Layer>,
 }
@@ -151,12 +156,16 @@ impl Drop for RunningRead {
 }
 
 impl DmaReader {
-    pub(crate) async fn open(layer: Arc<Layer>) -> Result<Self, String> {
+    /// Opens the file of a layer on this executor; `files` has those of all shards.
+    pub(crate) async fn open(layer: Arc<Layer>, files: &LayerFiles) -> Result<Self, String> {
         let path = layer.segment().path();
         #[cfg(test)]
         crate::testing::before_open(path).await?;
-        match DmaFile::open(path).await {
-            Ok(file) => Ok(Self { file, layer }),
+        match files.open(&layer).await {
+            Ok(shared) => {
+                let file = OwnedDmaFile::clone(&shared).into();
+                Ok(Self { file, _shared: shared, layer })
+            }
             Err(error) => Err(format!("{}: cannot open: {error}", path.display())),
         }
     }
@@ -181,11 +190,6 @@ impl DmaReader {
             return Err(failure(FailureCode::Damaged, message));
         }
         Ok(pages)
-    }
-
-    pub(crate) async fn close(self) {
-        // Nothing was written; an error at close has no one to hurt.
-        let _ = self.file.close().await;
     }
 }
 

@@ -1,6 +1,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use glommio::{LocalExecutorBuilder, Placement};
@@ -82,16 +83,14 @@ impl Known {
         let work = move || async move {
             let mut plan = ReadPlan::default();
             plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
-            let reader = Rc::new(DmaReader::open(base).await.unwrap());
+            let reader = Rc::new(DmaReader::open(base, &LayerFiles::default()).await.unwrap());
             change(&path);
             let (admission, counters) = (admission(), Counters::default());
             let mut list = ReadList::default();
             list.push(&reader, &plan);
             let done = list.execute(&turn(&admission), &mut out, &counters).await;
             list.clear();
-            if let Ok(reader) = Rc::try_unwrap(reader) {
-                reader.close().await;
-            }
+            drop(reader);
             (done, out, counters.snapshot().read_extents)
         };
         LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap()
@@ -226,7 +225,7 @@ fn a_file_that_is_gone_is_named() {
     let known = Known::new(10, 400, CodecChoice::Raw);
     let (base, path) = (known.base(), known.file());
     fs::remove_file(&path).unwrap();
-    let open = move || async move { DmaReader::open(base).await.map(drop) };
+    let open = move || async move { DmaReader::open(base, &LayerFiles::default()).await.map(drop) };
     let opened = LocalExecutorBuilder::new(Placement::Unbound).spawn(open).unwrap().join().unwrap();
     let error = opened.unwrap_err();
     assert!(error.contains("feat.v1.seg") && error.contains("cannot open"), "{error}");
@@ -241,8 +240,10 @@ fn the_buffer_of_a_read_that_is_given_up_counts_until_the_kernel_is_done_with_it
         let mut plan = ReadPlan::default();
         let rows: Vec<RowIdx> = (0..1000).map(RowIdx).collect();
         plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
-        let (reader, mut list) =
-            (Rc::new(DmaReader::open(base).await.unwrap()), ReadList::default());
+        let (reader, mut list) = (
+            Rc::new(DmaReader::open(base, &LayerFiles::default()).await.unwrap()),
+            ReadList::default(),
+        );
         list.push(&reader, &plan);
         let (turn, mut out) = (turn(&admission), vec![0; 400_000]);
         {
@@ -282,7 +283,10 @@ fn one_list_reads_several_files() {
             let of_file: Vec<_> = of_file.map(|(&(_, row), at)| (RowIdx(row), at)).collect();
             let profile = DiskProfile::default();
             plan.build_scattered(&of_file, 300, base.segment().layout(), &profile).unwrap();
-            list.push(&Rc::new(DmaReader::open(base).await.unwrap()), &plan);
+            list.push(
+                &Rc::new(DmaReader::open(base, &LayerFiles::default()).await.unwrap()),
+                &plan,
+            );
         }
         let mut out = vec![UNTOUCHED; 300 * 400];
         list.execute(&turn(&admission), &mut out, &counters).await.unwrap();
@@ -291,4 +295,53 @@ fn one_list_reads_several_files() {
     };
     let out = LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap();
     assert!(out == expected);
+}
+
+/// Returns how often this process has a file open.
+fn n_open(path: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
+    targets.filter(|target| target == path).count()
+}
+
+#[test]
+fn shards_share_the_descriptor_of_a_file() {
+    let known = Known::new(1000, 400, CodecChoice::Raw);
+    let (base, path, files) = (known.base(), known.file(), Arc::new(LayerFiles::default()));
+    let of_the_store = n_open(&path);
+    let all_open = Arc::new(Barrier::new(4));
+    let shards: Vec<_> = (0..3u32)
+        .map(|shard| {
+            let (base, files) = (Arc::clone(&base), Arc::clone(&files));
+            let all_open = Arc::clone(&all_open);
+            let work = move || async move {
+                let mut plan = ReadPlan::default();
+                let rows: Vec<RowIdx> = (shard..1000).step_by(3).map(RowIdx).collect();
+                plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
+                let reader = Rc::new(DmaReader::open(base, &files).await.unwrap());
+                // Twice: before the test counts, and after that.
+                all_open.wait();
+                all_open.wait();
+                let (admission, counters) = (admission(), Counters::default());
+                let mut list = ReadList::default();
+                list.push(&reader, &plan);
+                let mut out = vec![UNTOUCHED; rows.len() * 400];
+                list.execute(&turn(&admission), &mut out, &counters).await.unwrap();
+                list.clear();
+                (rows, out)
+            };
+            LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap()
+        })
+        .collect();
+    all_open.wait();
+    let n_shared = n_open(&path) - of_the_store;
+    all_open.wait();
+    for shard in shards {
+        let (rows, out) = shard.join().unwrap();
+        let expected: Vec<u8> = rows.iter().flat_map(|row| known.row(row.0)).collect();
+        assert!(out == expected);
+    }
+    assert_eq!(n_shared, 1);
+    assert_eq!(n_open(&path), of_the_store);
+    drop(base);
 }

@@ -6,12 +6,13 @@ use lodestore_schema::Tokens;
 use lodestore_store::update::StoppedWrites;
 
 use super::request::{BadRequest, Request};
+use crate::following::FollowedPart;
 use crate::metrics::{CONTENT_TYPE, Observed, Phase, Served, ServerFigures};
 use crate::stats::Counters;
 
 /// The status page; `NONCE` stands for a word of each answer's own.
 const PAGE: &str = include_str!("status.html");
-/// Partitions that take no updates which `/readyz` names.
+/// Partitions that take no updates, or are behind, which `/readyz` names.
 const STOPPED_MAX: usize = 3;
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -143,6 +144,7 @@ fn state(is_admitted: bool, served: &Served) -> String {
     if let Some(more) = stopped.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
         line += &format!("; and {more} partitions more");
     }
+    line += &lags(is_admitted, &served.partitions.followed());
     let sum = |bytes: fn(&Counters) -> &AtomicU64| -> u64 {
         served.counters.iter().map(|shard| bytes(shard).load(Ordering::Relaxed)).sum()
     };
@@ -159,6 +161,28 @@ fn state(is_admitted: bool, served: &Served) -> String {
     }
     // A reason may have several lines, and this is one.
     line.replace('\n', " ")
+}
+
+/// Returns the partitions that do not follow as they should. Reads continue at the versions that are
+/// here; reasons, which name files, are for those that are admitted.
+fn lags(is_admitted: bool, followed: &[FollowedPart]) -> String {
+    let late = followed.iter().filter_map(|part| Some((part, part.lag_reason()?)));
+    let late: Vec<(&FollowedPart, String)> = late.collect();
+    let mut line = String::new();
+    for (part, reason) in late.iter().take(STOPPED_MAX) {
+        let reason = if is_admitted { reason } else { "the token shows why" };
+        line += &format!(
+            "; partition {} is behind: version {} of {}, its source seen {} s ago: {reason}",
+            part.part,
+            part.served,
+            part.newest,
+            part.look_age.as_secs()
+        );
+    }
+    if let Some(more) = late.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
+        line += &format!("; and {more} partitions more are behind");
+    }
+    line
 }
 
 /// Returns why a partition takes no updates.
@@ -189,9 +213,12 @@ fn refusal(bad: BadRequest) -> HttpAnswer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use lodestore_schema::Token;
 
     use super::*;
+    use crate::following::FollowFault;
 
     fn ask(path: &str, is_head: bool, observed: &Observed) -> String {
         let request = Request { path: path.into(), is_head, token: None };
@@ -252,6 +279,34 @@ mod tests {
         let line = |is_admitted| reason(is_admitted, &stopped);
         assert!(line(true).contains("/srv/rows") && line(true).contains("make room"));
         assert!(!line(false).contains('/') && line(false).contains("partition 3"));
+    }
+
+    #[test]
+    fn partitions_that_are_behind_are_named_with_how_far_and_the_reason_for_the_token_alone() {
+        let part = |part: u16, fault: Option<&str>| FollowedPart {
+            part: lodestore_graph::PartId(part),
+            source: "10.0.0.5:7171".into(),
+            newest: 7,
+            served: 5,
+            look_age: Duration::from_secs(12),
+            behind_for: None,
+            fault: fault.map(|reason| FollowFault {
+                reason: reason.into(),
+                lasts: Duration::from_secs(60),
+                is_refused: false,
+            }),
+            interval: Duration::from_secs(60),
+        };
+        assert_eq!(lags(true, &[part(0, None)]), "");
+        let line = lags(true, &[part(0, None), part(1, Some("/srv/part-001: no space"))]);
+        let expected = "; partition 1 is behind: version 5 of 7, its source seen 12 s ago: \
+                        /srv/part-001: no space";
+        assert_eq!(line, expected);
+        let many: Vec<FollowedPart> = (0..9).map(|at| part(at, Some("/srv"))).collect();
+        let line = lags(false, &many);
+        assert!(!line.contains("/srv") && line.contains("the token shows why"), "{line}");
+        assert!(line.contains("partition 2 ") && !line.contains("partition 3 "), "{line}");
+        assert!(line.ends_with("and 6 partitions more are behind"), "{line}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use lodestore_store::GraphHandle;
 use lodestore_store::follow::Manifest;
 
 use crate::error::ServerError;
+pub use crate::following::{FollowFault, FollowedPart, Lag};
 use crate::mailbox::{Event, Mailbox};
 use crate::partitions::Partitions;
 use crate::server::Server;
@@ -47,6 +48,37 @@ impl Installer {
     pub fn version(&self, part: PartId) -> Option<u32> {
         let is_here = self.partitions.live.part_version(part).is_some();
         is_here.then(|| self.partitions.served_version(part))
+    }
+
+    /// Begins to follow partitions of `source`, the address of a writer or the URL of a bucket, with
+    /// looks at this interval.
+    pub fn follow(&self, parts: &[PartId], source: &str, interval: Duration) {
+        self.partitions.following.begin(parts, source, interval, Instant::now());
+    }
+
+    /// Notes that the source of a partition was seen, with the newest version there.
+    pub fn looked(&self, part: PartId, source: &str, newest: u32) {
+        let served = self.partitions.served_version(part);
+        self.partitions.following.looked(part, source, newest, served, Instant::now());
+    }
+
+    /// Notes that a look at a partition has ended, and the newest version is served.
+    pub fn followed(&self, part: PartId) {
+        let served = self.partitions.served_version(part);
+        self.partitions.following.ended(part, None, served, Instant::now());
+    }
+
+    /// Notes why a partition cannot be fetched, and whether a person has to help.
+    pub fn failed(&self, part: PartId, reason: &str, is_refused: bool) {
+        let served = self.partitions.served_version(part);
+        let failure = Some((reason.to_owned(), is_refused));
+        self.partitions.following.ended(part, failure, served, Instant::now());
+    }
+
+    /// Returns how far each partition is that is followed.
+    #[must_use]
+    pub fn followed_parts(&self) -> Vec<FollowedPart> {
+        self.partitions.followed()
     }
 
     /// Serves the version of a manifest, whose files are all here; returns whether that is new.

@@ -10,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::{Observed, Served};
+use crate::following::FollowedPart;
 use crate::limits::IN_FLIGHT_BYTES_PER_SHARD;
 use crate::stats::{
     BreakReason, Counters, KindCounters, LatencyCounts, N_BUCKETS, RequestKind, bound_us,
@@ -199,6 +200,24 @@ pub struct UpdateFigures {
     /// Partitions whose versions are published in a bucket, by number.
     #[serde(default)]
     pub published: BTreeMap<String, PublishedFigures>,
+    /// Partitions that are followed, by number.
+    #[serde(default)]
+    pub following: BTreeMap<String, FollowFigures>,
+}
+
+/// How far a partition is with what it follows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FollowFigures {
+    /// Where its versions come from.
+    pub source: String,
+    /// The newest version there, as last seen; 0 before the first look.
+    pub newest: u32,
+    /// Versions that are there and not served here.
+    pub behind: u32,
+    /// Time since the source was last seen.
+    pub look_age_seconds: f64,
+    /// Why it cannot be fetched; empty if it can.
+    pub fault: String,
 }
 
 /// How far a partition is published.
@@ -344,8 +363,23 @@ impl UpdateFigures {
             compaction_bytes_total: stats.run_bytes_total,
             compaction_failure: stats.run_failure,
             published: published(served),
+            following: following(served),
         }
     }
+}
+
+fn following(served: &Served) -> BTreeMap<String, FollowFigures> {
+    let figures = |part: FollowedPart| {
+        let figures = FollowFigures {
+            newest: part.newest,
+            behind: part.n_behind(),
+            look_age_seconds: part.look_age.as_secs_f64(),
+            fault: part.fault.map(|fault| fault.reason).unwrap_or_default(),
+            source: part.source,
+        };
+        (part.part.to_string(), figures)
+    };
+    served.partitions.followed().into_iter().map(figures).collect()
 }
 
 fn published(served: &Served) -> BTreeMap<String, PublishedFigures> {

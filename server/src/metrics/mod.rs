@@ -20,7 +20,8 @@ use crate::stats::Counters;
 use crate::volatile::Volatile;
 
 pub use figures::{
-    KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures, UpdateFigures,
+    FollowFigures, KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures,
+    UpdateFigures,
 };
 pub(crate) use prometheus::CONTENT_TYPE;
 

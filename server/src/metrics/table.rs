@@ -299,6 +299,26 @@ pub(super) const METRICS: &[Metric] = &[
         "1 if versions come from the writer of another server, else 0",
     ),
     metric(
+        "lodestore_follow_newest_version",
+        LabelledGauge("part", |f| by(&f.updates.following, |part| part.newest.into())),
+        "the newest version of a followed partition at its writer or in the bucket, as last seen; 0 before the first look",
+    ),
+    metric(
+        "lodestore_follow_behind_versions",
+        LabelledGauge("part", |f| by(&f.updates.following, |part| part.behind.into())),
+        "versions of a followed partition that are there, as last seen, and not served here",
+    ),
+    metric(
+        "lodestore_follow_look_age_seconds",
+        LabelledGauge("part", |f| by(&f.updates.following, |part| part.look_age_seconds)),
+        "time since the writer of a followed partition, or the bucket, was last seen",
+    ),
+    metric(
+        "lodestore_follow_failing",
+        LabelledGauge("part", |f| by(&f.updates.following, |part| one_if(!part.fault.is_empty()))),
+        "1 while a followed partition cannot be fetched; `/readyz` and the log say why",
+    ),
+    metric(
         "lodestore_oldest_version",
         Gauge(|f| f.updates.oldest_version.into()),
         "the oldest version that can be read",

@@ -364,17 +364,6 @@ impl ShardRows {
     fn counters<'a>(&self, plan: &'a ShardPlan) -> &'a Counters {
         &plan.counters[usize::from(self.shard)]
     }
-
-    /// Closes the files; glommio wants files closed, not dropped.
-    pub(crate) async fn close(self) {
-        if let Ok(parts) = Rc::try_unwrap(self.parts.into_inner()) {
-            for part in parts.by_index.into_iter().flatten() {
-                if let Ok(part) = Rc::try_unwrap(part) {
-                    part.close().await;
-                }
-            }
-        }
-    }
 }
 
 /// State that the steps of one gather share.

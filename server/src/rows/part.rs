@@ -12,7 +12,7 @@ use lodestore_store::plan::ReadPlan;
 use lodestore_store::update::{Layer, LayerRows, TensorHandle, TensorVersion};
 
 use super::Gather;
-use crate::dma::{DmaReader, ReadList};
+use crate::dma::{DmaReader, LayerFiles, ReadList};
 use crate::error::failure;
 use crate::stats::count;
 
@@ -26,6 +26,8 @@ pub(super) struct PartRows {
     next: RefCell<Option<Arc<TensorVersion>>>,
     /// Layers that this shard has open; gathers that read from others hold them.
     readers: RefCell<Vec<Rc<DmaReader>>>,
+    /// Files that any shard has open.
+    files: Arc<LayerFiles>,
 }
 
 /// A switch to another version. Until its end no row that this version has changed is kept in the
@@ -55,14 +57,18 @@ pub(super) struct PartScratch {
 
 impl PartRows {
     /// Opens the newest version.
-    pub(super) async fn open(live: Arc<TensorHandle>, key_base: u32) -> Result<Self, String> {
+    pub(super) async fn open(
+        live: Arc<TensorHandle>,
+        key_base: u32,
+        files: Arc<LayerFiles>,
+    ) -> Result<Self, String> {
         let current = live.current();
         let mut readers = Vec::with_capacity(current.layers().len());
         for layer in current.layers() {
-            readers.push(Rc::new(DmaReader::open(Arc::clone(layer)).await?));
+            readers.push(Rc::new(DmaReader::open(Arc::clone(layer), &files).await?));
         }
         let (current, readers) = (RefCell::new(current), RefCell::new(readers));
-        let this = Self { key_base, live, current, next: RefCell::default(), readers };
+        let this = Self { key_base, live, current, next: RefCell::default(), readers, files };
         // A commit meanwhile has found nothing here that it could have switched.
         while let Some(switch) = this.begin_switch().await.map_err(|refusal| refusal.message)? {
             switch.finish();
@@ -157,7 +163,7 @@ impl PartRows {
         if let Some(reader) = known(&self.readers.borrow()) {
             return Ok(reader);
         }
-        let opened = DmaReader::open(Arc::clone(layer)).await;
+        let opened = DmaReader::open(Arc::clone(layer), &self.files).await;
         let opened = Rc::new(opened.map_err(|error| failure(FailureCode::Internal, error))?);
         let mut readers = self.readers.borrow_mut();
         if let Some(reader) = known(&readers) {
@@ -171,14 +177,6 @@ impl PartRows {
             readers.push(Rc::clone(&opened));
         }
         Ok(opened)
-    }
-
-    pub(super) async fn close(self) {
-        for reader in self.readers.into_inner() {
-            if let Ok(reader) = Rc::try_unwrap(reader) {
-                reader.close().await;
-            }
-        }
     }
 }
 

@@ -119,7 +119,7 @@ impl ShardRows {
         let n_keys = partitions.keys_of(part, &partitions.tensors[self.position]);
         let key_end = key_base + u32::try_from(n_keys).unwrap_or(u32::MAX);
         self.forget((key_base..key_end).map(Some)).await;
-        let rows = PartRows::open(live, key_base).await?;
+        let rows = PartRows::open(live, key_base, Arc::clone(&partitions.files)).await?;
         self.replace(part, Some(Rc::new(rows)));
         Ok(())
     }
@@ -129,7 +129,7 @@ impl ShardRows {
         let Some(mut rows) = self.replace(part, None) else { return };
         loop {
             match Rc::try_unwrap(rows) {
-                Ok(rows) => return rows.close().await,
+                Ok(_) => return,
                 Err(held) => rows = held,
             }
             glommio::timer::sleep(LOOK).await;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_lite::FutureExt;
-use futures_util::future::{AbortHandle, join_all};
+use futures_util::future::AbortHandle;
 use glommio::channels::channel_mesh::{FullMesh, Receivers};
 use glommio::channels::shared_channel::{self, ConnectedReceiver};
 use glommio::sync::{Semaphore, StaticPermit};
@@ -263,9 +263,6 @@ impl Shard {
         }
         self.remember_rows();
         self.mesh.close();
-        if let Ok(shard) = Rc::try_unwrap(self) {
-            join_all(shard.tensors.into_iter().map(ShardRows::close)).await;
-        }
     }
 
     /// Starts a task per peer that reads its messages.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use futures_lite::FutureExt;
 use futures_util::future::join_all;
 use lodestore_graph::PartId;
+use lodestore_schema::name::ServerAddress;
 use lodestore_schema::{Failure, FailureCode};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::update::PartCopy;
@@ -37,10 +38,16 @@ impl Shard {
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
 
-    /// Returns a partition up for good; the same.
-    pub(crate) async fn release(self: &Rc<Self>, copy: PartCopy, id: u64) -> Result<(), Failure> {
+    /// Gives a partition up for good; the same. `to` is the address of the server that takes it
+    /// over, where it is known.
+    pub(crate) async fn release(
+        self: &Rc<Self>,
+        copy: PartCopy,
+        id: u64,
+        to: Option<ServerAddress>,
+    ) -> Result<(), Failure> {
         let shard = Rc::clone(self);
-        to_its_end(async move { shard.release_now(copy, id).await }).await
+        to_its_end(async move { shard.release_now(copy, id, to).await }).await
     }
 
     /// Makes a call of the store on a thread: it blocks.
@@ -129,9 +136,21 @@ impl Shard {
         self.serve_again(part).await?;
         // Others may have been brought to its version.
         self.refresh_everywhere(None).await?;
+        self.note_moved(part, None).await;
         self.look_for_arrivals(part).await;
         info!(%part, version, "a partition has come");
         Ok(version)
+    }
+
+    /// Notes where a partition went, or that it is here; a failure affects followers alone.
+    async fn note_moved(&self, part: PartId, to: Option<ServerAddress>) {
+        let partitions = Arc::clone(&self.plan.partitions);
+        let note = move |_: &Arc<GraphHandle>| {
+            partitions.note_moved(part, to.as_ref().map(ServerAddress::as_str));
+        };
+        if let Err(error) = self.call_store_surely(note).await {
+            warn!(%part, %error, "followers are not told where it went");
+        }
     }
 
     /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
@@ -143,13 +162,22 @@ impl Shard {
         }
     }
 
-    async fn release_now(&self, copy: PartCopy, id: u64) -> Result<(), Failure> {
+    async fn release_now(
+        &self,
+        copy: PartCopy,
+        id: u64,
+        to: Option<ServerAddress>,
+    ) -> Result<(), Failure> {
         self.check_gives_up()?;
         let _moving = self.begin_move().await?;
         let part = copy.part();
         // Until that is decided it may come back here: clients wait.
         self.plan.partitions.set_leaving(Some(part));
         let decided = self.decide(copy, id).await;
+        if decided.is_ok() {
+            // Before it is described as gone.
+            self.note_moved(part, to).await;
+        }
         self.look_for_arrivals(part).await;
         self.plan.partitions.set_leaving(None);
         decided

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
+use rustix::process::{Resource, getrlimit};
 
 use super::locks::{lock_folder, pin, remove_if_unpinned, system_flock};
 use super::moves::move_to_free;
@@ -71,6 +72,10 @@ impl FileSystem for Disk {
 
     fn sync(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    fn max_files(&self) -> Option<u64> {
+        getrlimit(Resource::Nofile).current
     }
 
     fn lock(&self, dir: &Path) -> io::Result<Guard> {

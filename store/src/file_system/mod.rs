@@ -74,6 +74,11 @@ pub trait FileSystem: Debug + Send + Sync {
         true
     }
 
+    /// Returns how many files this process may have open; `None` without a bound.
+    fn max_files(&self) -> Option<u64> {
+        None
+    }
+
     /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while it is locked, in any
     /// process. It changes nothing on the device, but for an empty file of its own in the folder
     /// where the device locks no folders.

@@ -87,6 +87,14 @@ impl FollowedFolder {
         Err(StoreError::FollowRefused { part: manifest.part(), reason })
     }
 
+    /// Returns the partitions that have come as a whole before, ascending.
+    pub fn parts(&self) -> Result<Vec<PartId>, StoreError> {
+        if !Disk.exists(&self.dir.join(META_FILE)) {
+            return Ok(Vec::new());
+        }
+        Ok(Graph::open(&self.dir)?.local_parts())
+    }
+
     /// Returns whether a partition has come as a whole before.
     pub fn has(&self, part: PartId) -> Result<bool, StoreError> {
         if !Disk.exists(&self.dir.join(META_FILE)) {

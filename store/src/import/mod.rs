@@ -185,7 +185,10 @@ impl Importer {
             .map_err(StoreError::io(&meta_path, "write"))?;
         // What readers will do first must work before anybody can see the graph.
         let staged = Graph::open_on(Arc::clone(&self.device), &self.staging)?;
-        EmbeddedStore::of(staged, None)?;
+        for part in book.parts() {
+            // One after the other: all of them may be more files than a process may have open.
+            EmbeddedStore::of(staged.clone(), Some(&[part]))?;
+        }
         sync_tree(&*self.device, &self.staging)?;
         self.publish()?;
         let (device, out) = (Arc::clone(&self.device), self.out.clone());

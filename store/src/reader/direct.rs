@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lodestore_graph::fork::PerProcess;
+
 use super::queued::execute;
 use super::{RowReader, check_output};
 use crate::error::StoreError;
@@ -68,16 +70,28 @@ impl RowReader for DirectReader {
 #[derive(Debug)]
 pub struct PreadReader {
     segment: Arc<Segment>,
-    /// None on a device that is no disk: the thread that asks reads there.
-    file: Option<Arc<ReadFile>>,
+    /// That of direct reads, from the first read on.
+    file: PerProcess<Arc<ReadFile>>,
 }
 
 impl PreadReader {
-    /// Opens a segment's file once more, for direct reads, if it has one.
-    pub fn open(segment: impl Into<Arc<Segment>>) -> Result<Self, StoreError> {
-        let segment = segment.into();
-        let file = segment.file().as_file().map(|_| open_file(&segment)).transpose()?;
-        Ok(Self { segment, file })
+    /// Makes a reader of a segment. Its file is opened once more, for direct reads, with the first
+    /// read.
+    pub fn new(segment: impl Into<Arc<Segment>>) -> Self {
+        Self { segment: segment.into(), file: PerProcess::new() }
+    }
+
+    /// Returns the file of direct reads. `None` on a device that is no disk, and where the file
+    /// cannot be opened once more: the thread that asks reads what is open.
+    fn file(&self) -> Option<&Arc<ReadFile>> {
+        self.segment.file().as_file()?;
+        match self.file.get_or_try(|_| open_file(&self.segment)) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                tracing::debug!("{error}; it is read through the page cache");
+                None
+            }
+        }
     }
 }
 
@@ -88,7 +102,7 @@ impl RowReader for PreadReader {
 
     fn execute(&self, plan: &ReadPlan, out: &mut [u8]) -> Result<(), StoreError> {
         check_output(plan.out_rows(), self.layout(), out)?;
-        execute_by_threads(&self.segment, self.file.as_ref(), plan, out)
+        execute_by_threads(&self.segment, self.file(), plan, out)
     }
 }
 

@@ -28,7 +28,7 @@ fn readers(
     vec![
         Box::new(MappedReader::open(open()).unwrap()),
         Box::new(DirectReader::open(open()).unwrap()),
-        Box::new(PreadReader::open(open()).unwrap()),
+        Box::new(PreadReader::new(open())),
         Box::new(memory()),
         Box::new(FaultyReader::new(memory(), DiskFault::Error, u64::MAX)),
     ]

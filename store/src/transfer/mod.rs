@@ -4,6 +4,7 @@
 //! `docs/replication.md` has the steps. The side that releases a partition is
 //! [`PartCopy`](crate::update::PartCopy).
 
+mod moved;
 mod owner;
 pub(crate) mod piece;
 

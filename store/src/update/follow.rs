@@ -46,7 +46,7 @@ impl GraphHandle {
             let is_kept = |layer: &&Arc<Layer>| layers.iter().any(|it| Arc::ptr_eq(it, layer));
             let retired = old.layers().iter().filter(|layer| !is_kept(layer));
             garbage.extend(retired.map(|layer| Retired::new(layer, &open.catalog)));
-            tensor.install(&TensorVersion::new(manifest.version, layers));
+            tensor.install(&old.with_layers(manifest.version, layers));
         }
         open.set_version(manifest.version_id());
         self.note_version();

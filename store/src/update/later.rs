@@ -55,7 +55,7 @@ fn are_pending(
     tensor: &TensorSpec,
     version: u32,
 ) -> Result<bool, StoreError> {
-    let mut rows = DeltaRows::open(delta, tensor.row_bytes())?;
+    let mut rows = DeltaRows::new(delta, tensor.row_bytes());
     let mut are_same = true;
     catalog.scan_pending(&tensor.name, version, RowIdx(0), |row, bytes| {
         let Some(next) = rows.next_row() else { return Ok(ControlFlow::Break(())) };
@@ -82,16 +82,16 @@ struct DeltaRows<'a> {
 }
 
 impl<'a> DeltaRows<'a> {
-    fn open(delta: &'a Arc<Segment>, row_bytes: usize) -> Result<Self, StoreError> {
-        Ok(Self {
+    fn new(delta: &'a Arc<Segment>, row_bytes: usize) -> Self {
+        Self {
             delta,
-            reader: PreadReader::open(Arc::clone(delta))?,
+            reader: PreadReader::new(Arc::clone(delta)),
             row_bytes,
             next: 0,
             read: 0..0,
             bytes: Vec::new(),
             plan: ReadPlan::default(),
-        })
+        }
     }
 
     /// Returns the partition's row that comes next.

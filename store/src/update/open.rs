@@ -73,14 +73,17 @@ impl GraphHandle {
             Some(parts) => parts.iter().copied().collect(),
             None => graph.book().parts().collect(),
         };
+        check_file_limit(&graph, wanted.len())?;
         let opened = match mode {
             OpenMode::Write => {
                 graph.check_owned()?;
                 open_to_write(&graph, &wanted)?
             }
             OpenMode::Read | OpenMode::Follow => {
+                let wanted = Vec::from_iter(wanted);
                 let open = |&part: &PartId| OpenedPart::open_in(&graph, part, mode);
-                wanted.iter().map(open).collect::<Result<_, _>>()?
+                let opened = for_each(&**graph.device(), &wanted, open);
+                opened.into_iter().collect::<Result<_, _>>()?
             }
         };
         let highest = opened.iter().map(|part| part.version).max().unwrap_or(0);
@@ -229,6 +232,20 @@ impl OpenedTensor {
         let deltas = self.deltas.iter().map(|(_, delta)| delta);
         deltas.chain([&self.segment]).chain(&self.prepared)
     }
+}
+
+/// Fails where so many partitions are more files than this process may have open, before any of
+/// them is.
+fn check_file_limit(graph: &Graph, n_parts: usize) -> Result<(), StoreError> {
+    let Some(limit) = graph.device().max_files() else { return Ok(()) };
+    let n_tensors = graph.meta().tensors.len();
+    // A segment of each tensor, and a table of the catalog.
+    let needed = n_parts as u64 * (n_tensors as u64 + 1);
+    if needed < limit {
+        return Ok(());
+    }
+    let dir = graph.dir().to_owned();
+    Err(StoreError::FileLimit { dir, n_parts, n_tensors, needed, limit })
 }
 
 /// Locks all partitions, and removes what crashes have left; several partitions concurrently.

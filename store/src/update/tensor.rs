@@ -243,7 +243,7 @@ impl TensorHandle {
             assert!(folded.clone().all(is_same), "only one compaction changes layers");
             let mut layers = current.layers().to_vec();
             layers.splice(folded.clone(), [Arc::clone(by)]);
-            TensorVersion::new(current.version(), layers)
+            current.with_layers(current.version(), layers)
         });
     }
 

@@ -45,8 +45,21 @@ impl TensorVersion {
     /// Builds the index of these layers, oldest first, of which the first one has every row.
     pub(super) fn new(version: u32, layers: Vec<Arc<Layer>>) -> Self {
         let n_rows = layers[0].segment().identity().n_rows;
-        let deltas = (1u32..).zip(layers[1..].iter().map(|it| it.segment().listed_rows()));
-        let index = Arc::new(LayerIndex::new(n_rows, deltas));
+        let index = Arc::new(LayerIndex::new(n_rows, &rows_of_deltas(&layers)));
+        Self { version, layers: layers.into(), index }
+    }
+
+    /// Returns the tensor at a version with these layers. The index is shared where they are the
+    /// same.
+    pub(super) fn with_layers(&self, version: u32, layers: Vec<Arc<Layer>>) -> Self {
+        let (from, to) = (&self.layers[1..], &layers[1..]);
+        let n_same = from.iter().zip(to).take_while(|(from, to)| Arc::ptr_eq(from, to)).count();
+        let index = if n_same == from.len() && n_same == to.len() {
+            Arc::clone(&self.index)
+        } else {
+            let (from, to) = (rows_of_deltas(&self.layers), rows_of_deltas(&layers));
+            Arc::new(self.index.switched(n_same, &from, &to))
+        };
         Self { version, layers: layers.into(), index }
     }
 
@@ -56,7 +69,7 @@ impl TensorVersion {
             None => Self { version, ..self.clone() },
             Some(delta) => {
                 let layers = self.layers.iter().cloned().chain([delta]).collect();
-                Self::new(version, layers)
+                self.with_layers(version, layers)
             }
         }
     }
@@ -74,7 +87,7 @@ impl TensorVersion {
         if n_kept == self.layers.len() {
             return Some(self.at(version, None));
         }
-        Some(Self::new(version, self.layers[..n_kept].to_vec()))
+        Some(self.with_layers(version, self.layers[..n_kept].to_vec()))
     }
 
     /// Returns the versions and rows of each layer, oldest first.
@@ -94,7 +107,7 @@ impl TensorVersion {
         }
         let layers = self.layers[..n_layers].to_vec();
         let version = layers[n_layers - 1].version();
-        Self::new(version, layers)
+        self.with_layers(version, layers)
     }
 
     /// Returns the version.
@@ -185,6 +198,11 @@ impl TensorVersion {
     pub(crate) fn is_mapped(&self) -> bool {
         self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
     }
+}
+
+/// Returns the rows of each delta among these layers.
+fn rows_of_deltas(layers: &[Arc<Layer>]) -> Vec<&[u32]> {
+    layers[1..].iter().map(|layer| layer.segment().listed_rows()).collect()
 }
 
 impl LayerRows {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod child;
+mod files;
 mod readers;
 #[path = "../damage/sample.rs"]
 mod sample;
@@ -14,6 +15,8 @@ mod threads;
 fn scenario() {
     let Some((scenario, dir)) = child::own() else { return };
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-    let is_known = readers::act(&scenario, &dir) || threads::act(&scenario, &dir);
+    let is_known = files::act(&scenario, &dir)
+        || readers::act(&scenario, &dir)
+        || threads::act(&scenario, &dir);
     assert!(is_known, "no scenario {scenario}");
 }

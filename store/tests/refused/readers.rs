@@ -133,8 +133,7 @@ fn reads_with_locked_memory(dir: &Path, n_bytes: u64, n_threads: usize) {
 }
 
 fn reads_without_descriptors(dir: &Path) {
-    let (direct, pread) =
-        (DirectReader::open(open(dir)).unwrap(), PreadReader::open(open(dir)).unwrap());
+    let (direct, pread) = (DirectReader::open(open(dir)).unwrap(), PreadReader::new(open(dir)));
     let segment = open(dir);
     let held: Vec<File> = (0..200).map(|_| File::open("/dev/null").unwrap()).collect();
     limit(Resource::Nofile, 64);
@@ -154,7 +153,7 @@ fn reads_without_descriptors(dir: &Path) {
 fn reads_without_threads(dir: &Path) {
     // New threads are refused, as they are past a limit of tasks.
     refuse(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
-    gathers(&PreadReader::open(open(dir)).unwrap());
+    gathers(&PreadReader::new(open(dir)));
     gathers(&DirectReader::open(open(dir)).unwrap());
 }
 
@@ -168,13 +167,13 @@ fn fails_without_entering(dir: &Path) {
         assert!(error.to_string().contains("rows.seg"), "{error}");
     }
     assert!(start.elapsed() < Duration::from_secs(10));
-    gathers(&PreadReader::open(open(dir)).unwrap());
+    gathers(&PreadReader::new(open(dir)));
 }
 
 /// Reads rows with both readers past the page cache.
 fn reads_all(dir: &Path) {
     gathers(&DirectReader::open(open(dir)).unwrap());
-    gathers(&PreadReader::open(open(dir)).unwrap());
+    gathers(&PreadReader::new(open(dir)));
 }
 
 /// Gathers rows in several orders, few and many, and checks them.

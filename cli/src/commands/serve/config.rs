@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
+use lodestore_client::cluster::EtcdAccess;
 use lodestore_graph::PartId;
 use lodestore_server::{PolicyKind, PreloadChoice, TlsFiles, VolatileChoice};
 use serde::{Deserialize, Deserializer, de};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::follow::FollowTarget;
 use crate::flags::{parse_size, parse_time};
 use crate::log::{LogFormat, LogLevel};
-use crate::security_args::check_key;
+use crate::security_args::{EtcdArgs, check_key};
 use crate::small_file::read_small_file;
 use crate::usage::{UsageError, refuse_given};
 
@@ -24,7 +25,8 @@ use crate::usage::{UsageError, refuse_given};
 #[derive(Args, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct ServeSettings {
-    /// Partitions to serve; all of them unless given.
+    /// Partitions to serve; all of them unless given, and with --follow those that the named servers
+    /// write.
     #[arg(long, value_name = "P,P,...", value_delimiter = ',')]
     pub(super) parts: Vec<u16>,
     /// Serve the partitions whose folders are here, and let `lode transfer` bring and take some
@@ -109,8 +111,8 @@ pub(super) struct ServeSettings {
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     #[serde(deserialize_with = "time")]
     pub(super) keep_for: Option<Duration>,
-    /// Follow the partitions of these servers, which write them: fetch each version that they
-    /// commit and serve it. Or follow what is published in object storage, at one URL: partitions
+    /// Follow the partitions that these servers write: fetch each version that they commit and serve
+    /// it, also after a partition was moved to another server. Or follow what is published in object storage, at one URL: partitions
     /// are served as they come. The folder may be empty, or have followed them before.
     #[arg(long, value_name = "ADDR,ADDR|URL", value_delimiter = ',', conflicts_with_all = ["writable", "local_parts"])]
     #[serde(deserialize_with = "several")]
@@ -171,6 +173,22 @@ pub(super) struct ServeSettings {
     /// Wants a build with the cargo feature `etcd`.
     #[arg(long, value_name = "MAP")]
     pub(super) register: Option<String>,
+    /// With --register: speak TLS with etcd, and take certificates that these authorities (PEM) have
+    /// signed.
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_ca: Option<PathBuf>,
+    /// With --etcd-ca: show this certificate (PEM) to etcd.
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_cert: Option<PathBuf>,
+    /// The key of --etcd-cert (PEM), not readable by others.
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_key: Option<PathBuf>,
+    /// With --register: authenticate with etcd as this user.
+    #[arg(long, value_name = "NAME")]
+    pub(super) etcd_user: Option<String>,
+    /// File with the password of --etcd-user, readable by its owner alone.
+    #[arg(long, value_name = "FILE")]
+    pub(super) etcd_password_file: Option<PathBuf>,
     /// With --register: where clients find it, if that is not where it listens.
     #[arg(long, value_name = "ADDR", requires = "register")]
     #[serde(deserialize_with = "parsed")]
@@ -241,6 +259,11 @@ impl ServeSettings {
             tls_client_ca: self.tls_client_ca.or(file.tls_client_ca),
             insecure: self.insecure || file.insecure,
             register: self.register.or(file.register),
+            etcd_ca: self.etcd_ca.or(file.etcd_ca),
+            etcd_cert: self.etcd_cert.or(file.etcd_cert),
+            etcd_key: self.etcd_key.or(file.etcd_key),
+            etcd_user: self.etcd_user.or(file.etcd_user),
+            etcd_password_file: self.etcd_password_file.or(file.etcd_password_file),
             advertise: self.advertise.or(file.advertise),
             log_level: self.log_level.or(file.log_level),
             log_format: self.log_format.or(file.log_format),
@@ -385,6 +408,18 @@ impl ServeSettings {
             return Err(UsageError::new(message));
         }
         Ok(choices)
+    }
+
+    /// Reads what etcd is shown, and required of it.
+    pub(super) fn etcd(&self) -> Result<EtcdAccess> {
+        let args = EtcdArgs {
+            etcd_ca: self.etcd_ca.clone(),
+            etcd_cert: self.etcd_cert.clone(),
+            etcd_key: self.etcd_key.clone(),
+            etcd_user: self.etcd_user.clone(),
+            etcd_password_file: self.etcd_password_file.clone(),
+        };
+        args.read()
     }
 
     /// Returns the files of TLS, if it is requested.

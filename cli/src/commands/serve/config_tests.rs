@@ -37,6 +37,7 @@ fn a_flag_goes_before_each_setting_of_the_file() {
         follow-token-file = 'd'\nfollow-tls-ca = 'e'\ndisk = '1GiB'\npublish = 's3://f/f'\n\
         publish-within = 77\nlog-level = 'debug'\nlog-format = 'json'\ntoken-file = 'g'\nadmin-token-file = 'h'\n\
         tls-cert = 'i'\ntls-key = 'j'\ntls-client-ca = 'k'\nregister = 'etcd:10.1.1.1:4/l'\n\
+        etcd-ca = 'm'\netcd-cert = 'n'\netcd-key = 'o'\netcd-user = 'p'\netcd-password-file = 'q'\n\
         advertise = '10.1.1.1:5'\nmetrics-insecure = true\nwritable = true\ninsecure = true\n\
         keep-versions = 3\nkeep-for = '1h'\n";
     let flags = || read(other).unwrap();

@@ -1,6 +1,5 @@
 //! `lode serve --follow`: the folder follows the writers of its partitions, or a bucket.
 
-use std::error::Error;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -8,13 +7,17 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use lodestore_client::follow::{FollowPlan, Follower, is_refused};
+use lodestore_client::follow::{FollowPlan, FollowedServer, Follower, is_refused};
 use lodestore_client::{Address, ClientError};
+use lodestore_graph::PartId;
 use lodestore_server::ServerError;
 use lodestore_server::installer::Installer;
+use lodestore_store::GraphHandle;
+use lodestore_store::follow::Manifest;
 
 use super::config::ServeSettings;
 use super::follow_bucket::BucketFollowing;
+use super::follow_log::FollowLog;
 use crate::human::joined;
 use crate::security_args::SecurityArgs;
 use crate::usage::UsageError;
@@ -74,6 +77,7 @@ impl ServeSettings {
         let from = self.follow.iter().filter_map(FollowTarget::server).cloned().collect();
         let plan = FollowPlan { from, parts, into: graph.to_owned(), config };
         let mut follower = Follower::begin(plan)?;
+        tell_coverage(&follower, &joined(&self.follow, ", "));
         follower.bring(&mut |_, _| {})?;
         Ok(Some(Following::Servers(follower)))
     }
@@ -83,6 +87,9 @@ impl ServeSettings {
         let interval = |default| Duration::from_millis(self.follow_interval.unwrap_or(default));
         match following {
             Following::Servers(follower) => {
+                let (parts, from) =
+                    (follower.parts().collect::<Vec<_>>(), joined(&self.follow, ", "));
+                installer.follow(&parts, &from, interval(INTERVAL_MS));
                 follow_servers(follower, installer, interval(INTERVAL_MS))
             }
             Following::Bucket(following) => {
@@ -92,34 +99,65 @@ impl ServeSettings {
     }
 }
 
+/// Follows writers for as long as the process lives.
 fn follow_servers(mut follower: Follower, installer: Installer, interval: Duration) -> Result<()> {
     // Writers count it among their followers.
     follower.serve_as(installer.instance());
-    let follow = move || {
-        let mut reported = String::new();
-        loop {
-            let mut refused = None;
-            let mut install = |manifest: &_| match installer.install(manifest) {
-                Ok(is_new) => Ok(is_new),
-                Err(ServerError::Store(error)) => Err(ClientError::from(error)),
-                Err(error) => {
-                    refused = Some(error);
-                    Ok(false)
-                }
-            };
-            let served = |part| installer.version(part);
-            let polled = follower.poll(installer.live(), &served, &mut install);
-            match (polled, refused) {
-                (Err(error), _) => report(&error, is_refused(&error), &mut reported),
-                (Ok(_), Some(error)) => report(&error, false, &mut reported),
-                (Ok(0), None) => reported.clear(),
-                (Ok(_), None) => tracing::debug!("a version has come"),
-            }
-            thread::sleep(interval);
+    let log = FollowLog::start(installer.clone())?;
+    let mut server = Followed { installer };
+    let follow = move || loop {
+        if follower.poll(&mut server) > 0 {
+            tracing::debug!("installed a version");
         }
+        log.write();
+        thread::sleep(interval);
     };
     thread::Builder::new().name("lode-follow".into()).spawn(follow)?;
     Ok(())
+}
+
+/// The server of the folder.
+struct Followed {
+    installer: Installer,
+}
+
+impl FollowedServer for Followed {
+    fn live(&self) -> &GraphHandle {
+        self.installer.live()
+    }
+
+    fn served(&self, part: PartId) -> Option<u32> {
+        self.installer.version(part)
+    }
+
+    fn install(&mut self, manifest: &Manifest) -> Result<bool, ClientError> {
+        self.installer.install(manifest).map_err(|error| match error {
+            ServerError::Store(error) => ClientError::from(error),
+            error => ClientError::NotInstalled { reason: error.to_string() },
+        })
+    }
+
+    fn looked(&mut self, part: PartId, writer: &Address, newest: u32) {
+        self.installer.looked(part, &writer.to_string(), newest);
+    }
+
+    fn polled(&mut self, part: PartId, result: Result<(), &ClientError>) {
+        match result {
+            Ok(()) => self.installer.followed(part),
+            Err(error) => self.installer.failed(part, &error.to_string(), is_refused(error)),
+        }
+    }
+}
+
+/// Says which partitions are followed and which of the graph are not, in one line.
+fn tell_coverage(follower: &Follower, writers: &str) {
+    match follower.coverage() {
+        (parts, None) => tracing::info!("following {parts} of {writers}"),
+        (parts, Some(unwritten)) => tracing::warn!(
+            "following {parts} of {writers}; no server named writes {unwritten}, not followed: name \
+             the servers that write them too, if they are to be served here"
+        ),
+    }
 }
 
 /// A place where versions come from.
@@ -165,15 +203,13 @@ pub(super) enum Following {
     Bucket(BucketFollowing),
 }
 
-/// Says once what keeps versions from coming.
-pub(super) fn report(error: &dyn Error, is_refused: bool, reported: &mut String) {
-    let text = error.to_string();
-    if *reported == text {
-        return;
+impl Following {
+    /// Returns the partitions that are followed. Another one in the folder would never get a new
+    /// version.
+    pub(super) fn parts(&self) -> Vec<PartId> {
+        match self {
+            Self::Servers(follower) => follower.parts().collect(),
+            Self::Bucket(following) => following.parts(),
+        }
     }
-    match is_refused {
-        true => tracing::error!(%error, "it does not follow; the version before is served"),
-        false => tracing::warn!(%error, "no new version comes; the one before is served"),
-    }
-    *reported = text;
 }

@@ -1,5 +1,6 @@
 //! `lode serve --follow URL`: the folder follows what is published in a bucket.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use lodestore_server::ServerError;
 use lodestore_server::installer::Installer;
 use lodestore_store::StoreError;
 
-use super::follow::report;
+use super::follow_log::FollowLog;
 use crate::human::joined;
 
 /// Pause after a partition that could not be brought.
@@ -23,6 +24,7 @@ pub(super) struct BucketFollowing {
     arrivals: BucketFollower,
     /// Follows those that are served. It has connections of its own, so that it need not wait.
     versions: BucketFollower,
+    url: String,
 }
 
 /// Reason for not serving a version.
@@ -59,7 +61,7 @@ impl BucketFollowing {
         if !arrivals.has_any()? {
             arrivals.bring_next(&mut |_, _| {})?;
         }
-        Ok(Self { arrivals, versions })
+        Ok(Self { arrivals, versions, url: url.to_owned() })
     }
 
     /// Returns the partitions that are followed.
@@ -69,20 +71,24 @@ impl BucketFollowing {
 
     /// Brings the other partitions and follows all of them, on two threads.
     pub(super) fn start(self, installer: Installer, interval: Duration) -> Result<()> {
-        let Self { mut arrivals, mut versions } = self;
+        let Self { mut arrivals, mut versions, url } = self;
         let adopting = installer.clone();
         let bring = move || while bring_one(&mut arrivals, &adopting) {};
         thread::Builder::new().name("lode-bring".into()).spawn(bring)?;
+        let log = FollowLog::start(installer.clone())?;
         let follow = move || {
-            let mut reported = String::new();
+            let mut begun = BTreeSet::new();
             loop {
-                match poll(&mut versions, &installer) {
-                    Ok(()) => reported.clear(),
-                    Err(PollError::Bucket(error)) => {
-                        report(&error, is_refused(&error), &mut reported);
+                for part in versions.parts().collect::<Vec<_>>() {
+                    if installer.version(part).is_none() {
+                        continue;
                     }
-                    Err(PollError::Server(error)) => report(&error, false, &mut reported),
+                    if begun.insert(part) {
+                        installer.follow(&[part], &url, interval);
+                    }
+                    poll(&mut versions, &installer, part, &url);
                 }
+                log.write();
                 thread::sleep(interval);
             }
         };
@@ -109,27 +115,34 @@ fn bring_one(arrivals: &mut BucketFollower, installer: &Installer) -> bool {
     true
 }
 
-/// Brings each partition that is served to its newest version; returns the first error after all
-/// were tried.
-fn poll(versions: &mut BucketFollower, installer: &Installer) -> Result<(), PollError> {
-    let parts: Vec<PartId> = versions.parts().collect();
-    let mut first = Ok(());
-    for part in parts {
-        if installer.version(part).is_none() {
-            continue;
+/// Brings a partition that is served to its newest version, and notes how far it is.
+fn poll(versions: &mut BucketFollower, installer: &Installer, part: PartId, url: &str) {
+    match fetch_newest(versions, installer, part, url) {
+        Ok(()) => installer.followed(part),
+        Err(PollError::Bucket(error)) => {
+            installer.failed(part, &error.to_string(), is_refused(&error));
         }
-        let install = &mut |manifest: &_| match installer.install(manifest) {
-            Ok(is_new) => Ok(is_new),
-            Err(ServerError::Store(error)) => Err(PollError::Bucket(error.into())),
-            Err(error) => Err(PollError::Server(error)),
-        };
-        match versions.poll(installer.live(), part, install) {
-            Ok(false) => {}
-            Ok(true) => tracing::debug!(%part, "a version has come"),
-            Err(error) => first = first.and(Err(error)),
-        }
+        Err(PollError::Server(error)) => installer.failed(part, &error.to_string(), false),
     }
-    first
+}
+
+fn fetch_newest(
+    versions: &mut BucketFollower,
+    installer: &Installer,
+    part: PartId,
+    url: &str,
+) -> Result<(), PollError> {
+    let Some(newest) = versions.look(part)? else { return Ok(()) };
+    installer.looked(part, url, newest);
+    let install = &mut |manifest: &_| match installer.install(manifest) {
+        Ok(is_new) => Ok(is_new),
+        Err(ServerError::Store(error)) => Err(PollError::Bucket(error.into())),
+        Err(error) => Err(PollError::Server(error)),
+    };
+    if versions.fetch(installer.live(), part, install)? {
+        tracing::debug!(%part, "installed a version");
+    }
+    Ok(())
 }
 
 /// Returns whether a person has to help.

@@ -6,6 +6,7 @@ mod config_tests;
 mod credential_reload;
 mod follow;
 mod follow_bucket;
+mod follow_log;
 mod publish;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +18,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_client::Address;
+use lodestore_client::cluster::EtcdAccess;
 use lodestore_server::{Server, ServerConfig};
 use lodestore_store::reader::available_memory_bytes;
 use lodestore_store::update::KeepRule;
@@ -224,8 +226,7 @@ impl ServeArgs {
     /// Brings what has to be there, and starts the server.
     fn start(&self, mut config: ServerConfig) -> Result<Started> {
         let following = self.settings.begin_following(&self.graph)?;
-        if let Some(Following::Bucket(following)) = &following {
-            // Another one in the folder would never get a new version.
+        if let Some(following) = &following {
             config.parts = following.parts();
         }
         let publisher = self.settings.begin_publishing(&self.graph)?;
@@ -244,7 +245,7 @@ impl ServeArgs {
     ) -> Result<()> {
         let registered = self.settings.register.as_deref().map(|map| {
             let address = advertised_address(server, self.settings.advertise.as_ref())?;
-            register(map, address, server)
+            register(map, self.settings.etcd()?, address, server)
         });
         let _registered = registered.transpose()?;
         let report = ServeReport {
@@ -317,6 +318,7 @@ fn advertised_address(server: &Server, told: Option<&Address>) -> Result<Address
 #[cfg(feature = "etcd")]
 fn register(
     map: &str,
+    access: EtcdAccess,
     address: Address,
     server: &Arc<Server>,
 ) -> Result<lodestore_client::cluster::Registration> {
@@ -337,7 +339,7 @@ fn register(
             graph: format!("{:032x}", u128::from_be_bytes(server.graph())),
         }
     };
-    Ok(lodestore_client::cluster::Registration::start(map, entry)?)
+    Ok(lodestore_client::cluster::Registration::start(map, access, entry)?)
 }
 
 /// Registration in a build without etcd.
@@ -346,7 +348,7 @@ enum Registration {}
 
 /// Fails, since a build without etcd registers nowhere.
 #[cfg(not(feature = "etcd"))]
-fn register(map: &str, _: Address, _: &Arc<Server>) -> Result<Registration> {
+fn register(map: &str, _: EtcdAccess, _: Address, _: &Arc<Server>) -> Result<Registration> {
     Err(UsageError::new(format!(
         "{map}: this build knows no etcd; build it with `--features lode/etcd` (`./x etcd` does)"
     ))

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use lodestore_bucket::{Bucket, BucketError, Folder, Publisher, Reached};
+use lodestore_bucket::{Bucket, BucketError, Folder, Publisher, Reached, Turn};
 use lodestore_graph::PartId;
 use lodestore_server::installer::Publishing;
 use lodestore_store::Graph;
@@ -280,7 +280,7 @@ impl PublishLoop {
                 None
             }
         };
-        let mut has_published = false;
+        let mut turns = Vec::new();
         for part in parts {
             let Some(state) = self.parts.get_mut(&part) else { continue };
             let cut = cut.as_ref().filter(|cut| !publisher.has(part, cut.version()));
@@ -294,19 +294,20 @@ impl PublishLoop {
                 state.next = now + LOOK_EVERY;
                 continue;
             }
-            let ours = publisher.version(part);
             // One whose uploads fail is fenced all the same.
-            let outcome = match cut.is_none() || !state.reported.is_empty() {
-                true => publisher.look_for_others(live, part),
-                false => Ok(()),
-            };
-            let outcome = outcome.and_then(|()| match cut {
-                None => Ok(()),
-                Some(cut) => publisher.publish(live, part, cut),
-            });
+            let looks_for_others = cut.is_none() || !state.reported.is_empty();
+            turns.push(Turn { part, looks_for_others, cut });
+        }
+        let published: Vec<Option<u32>> =
+            turns.iter().map(|turn| publisher.version(turn.part)).collect();
+        let outcomes = publisher.take_turns(live, &turns);
+        let mut has_published = false;
+        for ((turn, outcome), ours) in turns.iter().zip(outcomes).zip(published) {
+            let part = turn.part;
+            let Some(state) = self.parts.get_mut(&part) else { continue };
             let error = match outcome {
                 Ok(()) => {
-                    has_published |= cut.is_some();
+                    has_published |= turn.cut.is_some();
                     *state = PartState::new(now + LOOK_EVERY);
                     continue;
                 }

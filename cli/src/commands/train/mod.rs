@@ -434,6 +434,7 @@ impl TrainArgs {
             run.name_outputs(security.name_inputs(inputs)).check()?;
         }
         run.client.security = security.read()?;
+        run.client.etcd = security.etcd.read()?;
         let devices = profiles.iter().map(|path| read_profile(path));
         run.train.full.devices = devices.collect::<Result<_>>()?;
         if run.form.is_led() {

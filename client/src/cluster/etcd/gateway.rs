@@ -1,18 +1,21 @@
 //! etcd by its gateway: JSON over HTTP, keys and values in base64.
 
 use std::io::{BufRead, BufReader, Read};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use lodestore_graph::lock::IgnorePoison;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use ureq::Agent;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::{Agent, Body};
 
 use super::super::{MAP_BYTES_MAX, SERVERS_MAX};
-use super::EtcdLocation;
+use super::{EtcdAccess, EtcdLocation};
 
 /// Longest time for a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,12 +24,25 @@ pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a watch continues before it is begun again: an etcd that is gone is noticed by then.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Most bytes of a failure that are read.
+const FAILURE_BYTES_MAX: u64 = 4096;
+
+/// An answer that is no failure, or one that the next token mends.
+enum Answer {
+    Body(Body),
+    /// The token is not valid, or is not one any more.
+    TokenRefused,
+}
+
 /// The failure, as a sentence.
 pub(super) type GatewayResult<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
 pub(super) struct Gateway {
     place: EtcdLocation,
+    access: EtcdAccess,
+    /// What etcd has given the user last; none before that, and after etcd has refused it.
+    token: Mutex<Option<String>>,
     calls: Agent,
     watches: Agent,
     /// The endpoint that answered last.
@@ -58,14 +74,64 @@ fn graph_in(pair: &Pair) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Returns what sends requests, each within this time.
+fn agent(timeout: Duration, access: &EtcdAccess) -> Agent {
+    let config = Agent::config_builder().timeout_global(Some(timeout)).max_redirects(0);
+    // Failures have a text.
+    let config = config.http_status_as_error(false);
+    let Some(tls) = &access.tls else { return config.build().into() };
+    let provider = Arc::new(ring::default_provider());
+    let builder = TlsConfig::builder().provider(TlsProvider::Rustls);
+    let builder = builder.unversioned_rustls_crypto_provider(provider);
+    let builder = builder.root_certs(RootCerts::new_with_certs(&certificates(&tls.authorities)));
+    let identity = tls.identity.as_ref().map(|(chain, key)| {
+        let key = PrivateKey::from_pem(&pem_of(key)).expect("it was read as a key before");
+        ClientCert::new_with_certs(&certificates(chain), key)
+    });
+    config.tls_config(builder.client_cert(identity).build()).build().into()
+}
+
+/// Returns a key as ureq takes it.
+fn pem_of(key: &PrivateKeyDer<'_>) -> Vec<u8> {
+    let label = match key {
+        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+        _ => "PRIVATE KEY",
+    };
+    let body = STANDARD.encode(key.secret_der());
+    format!("-----BEGIN {label}-----\n{body}\n-----END {label}-----\n").into_bytes()
+}
+
+fn certificates(all: &[CertificateDer<'static>]) -> Vec<Certificate<'static>> {
+    all.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect()
+}
+
+/// Returns whether a connection ended as it does where the certificate of a client is refused: with
+/// an alert, unless the client was still writing.
+fn is_ended_for_certificate(text: &str) -> bool {
+    ["received fatal alert", "Broken pipe", "Connection reset"].iter().any(|it| text.contains(it))
+}
+
+/// Returns what an answer says that is a failure, in one line.
+fn refusal(status: u16, text: &str) -> String {
+    let told: Value = serde_json::from_str(text).unwrap_or_default();
+    let reason = told["error"].as_str().or(told["message"].as_str()).unwrap_or(text.trim());
+    let advice = if reason.contains("user name is empty") {
+        "; it wants a user and a password"
+    } else if reason.contains("CommonName of client") {
+        "; show a certificate without a common name, which etcd takes beside users"
+    } else if reason.contains("HTTP request to an HTTPS server") {
+        "; it wants TLS"
+    } else {
+        ""
+    };
+    format!("status {status}: {}{advice}", reason.replace('\n', " "))
+}
+
 impl Gateway {
-    pub(super) fn new(place: EtcdLocation) -> Self {
-        let agent = |timeout| -> Agent {
-            let config = Agent::config_builder();
-            config.timeout_global(Some(timeout)).max_redirects(0).build().into()
-        };
-        let (calls, watches) = (agent(CALL_TIMEOUT), agent(WATCH_TIMEOUT));
-        Self { place, calls, watches, current: Mutex::new(0) }
+    pub(super) fn new(place: EtcdLocation, access: EtcdAccess) -> Self {
+        let (calls, watches) = (agent(CALL_TIMEOUT, &access), agent(WATCH_TIMEOUT, &access));
+        Self { place, access, token: Mutex::default(), calls, watches, current: Mutex::new(0) }
     }
 
     pub(super) fn place(&self) -> &EtcdLocation {
@@ -116,9 +182,8 @@ impl Gateway {
         let (key, range_end) = self.servers();
         let start = (revision + 1).to_string();
         let watch = json!({"key": key, "range_end": range_end, "start_revision": start});
-        let url = self.url("watch");
-        let answer = self.watches.post(&url).send(json!({"create_request": watch}).to_string());
-        let body = answer.map_err(|error| error.to_string())?.into_body().into_reader();
+        let create = json!({"create_request": watch}).to_string();
+        let body = self.post(&self.watches, "watch", &create)?.into_reader();
         let mut lines = BufReader::new(body.take(MAP_BYTES_MAX));
         let mut line = String::new();
         loop {
@@ -184,12 +249,97 @@ impl Gateway {
     }
 
     fn call_one<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> GatewayResult<T> {
-        let url = self.url(path);
-        let answer = self.calls.post(&url).send(body.to_string());
-        let mut answer = answer.map_err(|error| format!("{url}: {error}"))?;
-        let text = answer.body_mut().with_config().limit(MAP_BYTES_MAX * 4).read_to_string();
-        let text = text.map_err(|error| format!("{url}: {error}"))?;
-        serde_json::from_str(text.trim()).map_err(|error| format!("{url}: {error}"))
+        let mut answer = self.post(&self.calls, path, &body.to_string())?;
+        let text = answer.with_config().limit(MAP_BYTES_MAX * 4).read_to_string();
+        let text = text.map_err(|error| self.unreached(path, &error))?;
+        serde_json::from_str(text.trim()).map_err(|error| format!("{}: {error}", self.url(path)))
+    }
+
+    /// Sends a request as the user, if there is one; returns the body of an answer that is none of a
+    /// failure. A token lasts for minutes, and not beyond a restart of etcd: the user authenticates
+    /// again.
+    fn post(&self, agent: &Agent, path: &str, body: &str) -> GatewayResult<Body> {
+        let token = self.token()?;
+        if let Answer::Body(body) = self.send(agent, path, body, token.as_deref())? {
+            return Ok(body);
+        }
+        *self.token.lock().ignore_poison() = None;
+        let token = self.token()?;
+        match self.send(agent, path, body, token.as_deref())? {
+            Answer::Body(body) => Ok(body),
+            Answer::TokenRefused => {
+                Err(format!("{}: it refuses the token that it gave", self.url(path)))
+            }
+        }
+    }
+
+    /// Returns the token of the user, who authenticates first where there is none.
+    fn token(&self) -> GatewayResult<Option<String>> {
+        let Some(user) = &self.access.user else { return Ok(None) };
+        if let Some(token) = self.token.lock().ignore_poison().clone() {
+            return Ok(Some(token));
+        }
+        let path = "auth/authenticate";
+        let body = json!({"name": user.name, "password": user.password}).to_string();
+        let answer = self.send(&self.calls, path, &body, None);
+        let answer = answer.map_err(|error| format!("{error} (user `{}`)", user.name))?;
+        let Answer::Body(mut body) = answer else {
+            return Err(format!("{}: it does not admit user `{}`", self.url(path), user.name));
+        };
+        let text = body.with_config().limit(MAP_BYTES_MAX).read_to_string();
+        let text = text.map_err(|error| self.unreached(path, &error))?;
+        let told: Value = serde_json::from_str(&text).unwrap_or_default();
+        let Some(token) = told["token"].as_str() else {
+            return Err(format!("{}: it gives user `{}` no token", self.url(path), user.name));
+        };
+        *self.token.lock().ignore_poison() = Some(token.to_owned());
+        Ok(Some(token.to_owned()))
+    }
+
+    fn send(
+        &self,
+        agent: &Agent,
+        path: &str,
+        body: &str,
+        token: Option<&str>,
+    ) -> GatewayResult<Answer> {
+        let mut request = agent.post(self.url(path));
+        if let Some(token) = token {
+            request = request.header("Authorization", token);
+        }
+        let answer = request.send(body).map_err(|error| self.unreached(path, &error))?;
+        let status = answer.status().as_u16();
+        let mut body = answer.into_body();
+        match status {
+            200 => Ok(Answer::Body(body)),
+            401 => Ok(Answer::TokenRefused),
+            _ => {
+                let text = body.with_config().limit(FAILURE_BYTES_MAX).read_to_string();
+                Err(format!("{}: {}", self.url(path), refusal(status, &text.unwrap_or_default())))
+            }
+        }
+    }
+
+    /// Returns why no answer came: with TLS, whose certificate was refused.
+    fn unreached(&self, path: &str, error: &ureq::Error) -> String {
+        let (url, text) = (self.url(path), error.to_string());
+        let Some(tls) = &self.access.tls else {
+            let is_ended = text.contains("Peer disconnected");
+            let why = if is_ended { "it may want TLS: " } else { "" };
+            return format!("{url}: {why}{text}");
+        };
+        let why = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+            format!("its certificate is signed by no authority of {}: ", tls.ca.display())
+        } else if is_ended_for_certificate(&text) && tls.identity.is_some() {
+            "it refuses the certificate of this client: ".to_owned()
+        } else if is_ended_for_certificate(&text) {
+            "it wants a certificate of its clients: ".to_owned()
+        } else if text.contains("InvalidContentType") || text.contains("unexpected end of file") {
+            "it may speak no TLS: ".to_owned()
+        } else {
+            String::new()
+        };
+        format!("{url}: {why}{text}")
     }
 
     fn url(&self, path: &str) -> String {

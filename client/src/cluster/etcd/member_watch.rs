@@ -8,7 +8,7 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 
 use super::gateway::{CALL_PATIENCE, Gateway};
-use super::{EtcdLocation, Member, RegisteredServers};
+use super::{EtcdAccess, EtcdLocation, Member, RegisteredServers};
 use crate::error::ClientError;
 
 /// Pauses before an etcd that does not answer is asked again; they double.
@@ -20,6 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(in super::super) struct Watch {
     /// The part of its address after `etcd:`.
     place: String,
+    access: EtcdAccess,
     shared: PerProcess<Arc<Shared>>,
 }
 
@@ -41,15 +42,15 @@ struct State {
 
 impl Watch {
     /// Starts to watch.
-    pub(in super::super) fn start(text: &str) -> Result<Self, ClientError> {
-        let watch = Self { place: text.to_owned(), shared: PerProcess::new() };
+    pub(in super::super) fn start(text: &str, access: EtcdAccess) -> Result<Self, ClientError> {
+        let watch = Self { place: text.to_owned(), access, shared: PerProcess::new() };
         watch.shared()?;
         Ok(watch)
     }
 
     /// Returns what this process's thread has seen; starts the thread first if there is none.
     fn shared(&self) -> Result<&Shared, ClientError> {
-        Ok(self.shared.get_or_try(|_| Shared::watched(&self.place))?)
+        Ok(self.shared.get_or_try(|_| Shared::watched(&self.place, &self.access))?)
     }
 
     /// Returns the servers as last seen; waits for the first look.
@@ -84,8 +85,8 @@ impl Watch {
 
 impl Shared {
     /// Starts a thread that watches.
-    fn watched(text: &str) -> Result<Arc<Self>, ClientError> {
-        let gateway = Gateway::new(EtcdLocation::of(text)?);
+    fn watched(text: &str, access: &EtcdAccess) -> Result<Arc<Self>, ClientError> {
+        let gateway = Gateway::new(EtcdLocation::of(text, access)?, access.clone());
         let shared = Arc::new(Self {
             place: format!("etcd:{text}"),
             state: Mutex::default(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Member, SERVERS_MAX};
+use super::{EtcdAccess, Member, SERVERS_MAX};
 use crate::address::{Address, AddressError};
 use crate::error::ClientError;
 
@@ -49,7 +49,7 @@ struct EtcdLocation {
 }
 
 impl EtcdLocation {
-    fn of(text: &str) -> Result<Self, ClientError> {
+    fn of(text: &str, access: &EtcdAccess) -> Result<Self, ClientError> {
         let bad = |reason: &str| AddressError {
             address: format!("etcd:{text}"),
             reason: format!("{reason}; write etcd:HOST:PORT,HOST:PORT/PREFIX"),
@@ -60,11 +60,24 @@ impl EtcdLocation {
         }
         for endpoint in endpoints.split(',') {
             // Whatever a socket can be opened to, and nothing that means more in a URL.
-            if !matches!(endpoint.parse(), Ok(Address::Tcp(_) | Address::Host { .. })) {
+            let address: Option<Address> = endpoint.parse().ok();
+            let address = address.filter(|address| !matches!(address, Address::Unix(_)));
+            let Some(address) = address else {
                 return Err(bad(&format!("`{endpoint}` is no HOST:PORT")).into());
+            };
+            if access.user.is_some() && access.tls.is_none() && !address.is_of_one_machine() {
+                return Err(AddressError {
+                    address: format!("etcd:{text}"),
+                    reason: format!(
+                        "the password of its user would cross the network to {endpoint} in the clear; \
+                         speak TLS with it"
+                    ),
+                }
+                .into());
             }
         }
-        let endpoints = endpoints.split(',').map(|it| format!("http://{it}")).collect();
+        let scheme = if access.tls.is_some() { "https" } else { "http" };
+        let endpoints = endpoints.split(',').map(|it| format!("{scheme}://{it}")).collect();
         Ok(Self { endpoints, prefix: prefix.trim_end_matches('/').to_owned() })
     }
 
@@ -121,16 +134,32 @@ impl RegisteredServers {
 mod tests {
     use super::*;
 
+    fn place_of(text: &str) -> Result<EtcdLocation, ClientError> {
+        EtcdLocation::of(text, &EtcdAccess::default())
+    }
+
+    #[test]
+    fn a_password_crosses_no_network_in_the_clear() {
+        let access = EtcdAccess::default().with_user("lode", "SECRET");
+        assert!(EtcdLocation::of("127.0.0.1:2379,localhost:1/x", &access).is_ok());
+        let error = EtcdLocation::of("127.0.0.1:2379,10.0.0.9:2379/x", &access).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("10.0.0.9:2379 in the clear") && !error.contains("SECRET"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn places_are_read_and_nonsense_is_named() {
-        let place = EtcdLocation::of("127.0.0.1:2379,store.lan:2379/ours/").unwrap();
+        let place = place_of("127.0.0.1:2379,store.lan:2379/ours/").unwrap();
         assert_eq!(place.endpoints, ["http://127.0.0.1:2379", "http://store.lan:2379"]);
         assert_eq!(place.servers(), b"ours/servers/");
-        assert_eq!(EtcdLocation::of("[::1]:2379").unwrap().prefix, "lodestore");
+        assert_eq!(place_of("[::1]:2379").unwrap().prefix, "lodestore");
         for text in
             ["", "127.0.0.1", "127.0.0.1:1/", "a@b:1", "unix:/x", "127.0.0.1:1,/x", "h:1?x/y"]
         {
-            let error = EtcdLocation::of(text).unwrap_err().to_string();
+            let error = place_of(text).unwrap_err().to_string();
             assert!(error.contains("etcd:HOST:PORT"), "{text}: {error}");
         }
     }

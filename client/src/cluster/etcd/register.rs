@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::gateway::{Gateway, GatewayResult};
-use super::{EtcdLocation, LEASE, ServerEntry};
+use super::{EtcdAccess, EtcdLocation, LEASE, ServerEntry};
 use crate::error::ClientError;
 
 /// How often a lease is kept and what the server says of itself is looked at.
@@ -34,19 +34,20 @@ struct Registered {
 }
 
 impl Registration {
-    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, and keeps up to date what `entry` says.
+    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, reached by `access`, and keeps up to date what `entry` says.
     /// An etcd that cannot be reached is tried again; the server continues without.
     ///
     /// # Errors
     /// A place that cannot be read, or no thread.
     pub fn start(
         at: &str,
+        access: EtcdAccess,
         mut entry: impl FnMut() -> ServerEntry + Send + 'static,
     ) -> Result<Self, ClientError> {
-        let place = EtcdLocation::of(at.strip_prefix("etcd:").unwrap_or(at))?;
+        let place = EtcdLocation::of(at.strip_prefix("etcd:").unwrap_or(at), &access)?;
         let (end, ended) = channel::<()>();
         let work = move || {
-            let (gateway, told) = (Gateway::new(place), ServerEntry::default());
+            let (gateway, told) = (Gateway::new(place, access), ServerEntry::default());
             let mut this = Registered { gateway, lease: None, told, told_at: Instant::now() };
             let mut told_at: Option<Instant> = None;
             loop {

@@ -110,9 +110,9 @@ pub fn open(
     let segment = segment.into();
     let kind = kind.settle(segment.layout().file_bytes());
     Ok(match kind {
-        _ if segment.file().as_file().is_none() => Box::new(PreadReader::open(segment)?),
+        _ if segment.file().as_file().is_none() => Box::new(PreadReader::new(segment)),
         ReaderKind::Mapped => Box::new(MappedReader::open(segment)?),
-        ReaderKind::Pread => Box::new(PreadReader::open(segment)?),
+        ReaderKind::Pread => Box::new(PreadReader::new(segment)),
         ReaderKind::Direct | ReaderKind::Auto => Box::new(DirectReader::open(segment)?),
     })
 }

@@ -260,7 +260,7 @@ fn rows_longer_than_a_read_and_than_the_memory_come_whole() {
         let open = || segment_of(&dir, row_bytes);
         let readers: [Box<dyn RowReader>; 2] = [
             Box::new(crate::reader::DirectReader::open(open()).unwrap()),
-            Box::new(crate::reader::PreadReader::open(open()).unwrap()),
+            Box::new(crate::reader::PreadReader::new(open())),
         ];
         for reader in readers {
             let rows: Vec<RowIdx> = [5, 0, 9, 5, 7, 1, 2].map(RowIdx).to_vec();
@@ -291,7 +291,7 @@ fn many_threads_share_one_reader() {
     let open = || Segment::open(&Disk, &path, &identity(N_ROWS, 400)).unwrap();
     let readers: [Box<dyn RowReader>; 2] = [
         Box::new(crate::reader::DirectReader::open(open()).unwrap()),
-        Box::new(crate::reader::PreadReader::open(open()).unwrap()),
+        Box::new(crate::reader::PreadReader::new(open())),
     ];
     for reader in &readers {
         std::thread::scope(|scope| {

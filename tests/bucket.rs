@@ -244,6 +244,10 @@ fn garbage_collection_keeps_versions_pins_and_what_is_young() {
     );
     assert!(removed["pins"]["paper"] == 1, "{removed}");
     home.gc(&["--keep", "2", "--pin", "paper=4"]).failed(1, &["keeps version 1, not 4"]);
+    home.gc(&["--keep", "2", "--unpin", "papr"])
+        .failed(1, &["no pin \"papr\"", "there are: paper"]);
+    let both = ["--keep", "2", "--pin", "paper=1", "--unpin", "paper"];
+    home.gc(&both).failed(2, &["found paper in both"]);
     home.verify().succeeded();
     // Version 2 is among the layers of version 4.
     for version in ["1", "2", "4", "5"] {

@@ -186,6 +186,11 @@ impl Bucket {
         let time = self.time().await?;
         let mut pins = self.pins(time).await?;
         for name in &options.unpin {
+            if !pins.contains_key(name) {
+                let known = pins.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let known = if known.is_empty() { "none".to_owned() } else { known };
+                return Err(self.refused(format!("no pin {name:?} to remove; there are: {known}")));
+            }
             if !options.is_dry_run {
                 self.remove(&pin_key(name)).await?;
             }

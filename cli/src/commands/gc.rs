@@ -48,6 +48,8 @@ struct PrintedReport {
     #[serde(flatten)]
     report: GcReport,
     dry_run: bool,
+    /// Hours for which what was replaced stays.
+    grace_hours: f64,
 }
 
 impl GcArgs {
@@ -55,8 +57,15 @@ impl GcArgs {
         let grace = Duration::try_from_secs_f64(self.grace * 3600.0);
         let grace =
             grace.map_err(|_| UsageError::new("--grace: expected hours, such as 24 or 0.5"))?;
-        let pin = self.pin.iter().map(|text| parse_pin(text)).collect::<Result<_, UsageError>>()?;
+        let pin: Vec<(String, u32)> =
+            self.pin.iter().map(|text| parse_pin(text)).collect::<Result<_, UsageError>>()?;
         self.unpin.iter().try_for_each(|name| check_name(name))?;
+        let both = pin.iter().find(|(name, _)| self.unpin.contains(name));
+        if let Some((name, _)) = both {
+            let message =
+                format!("--pin and --unpin: expected different names, found {name} in both");
+            return Err(UsageError::new(message).into());
+        }
         let options = GcOptions {
             keep: self.keep as usize,
             grace,
@@ -66,7 +75,8 @@ impl GcArgs {
         };
         console.stage("gc");
         let report = Bucket::open(&self.url)?.gc(&options)?;
-        console.report(&PrintedReport { report, dry_run: self.dry_run }, text)
+        let printed = PrintedReport { report, dry_run: self.dry_run, grace_hours: self.grace };
+        console.report(&printed, text)
     }
 }
 
@@ -91,9 +101,9 @@ fn check_name(name: &str) -> Result<(), UsageError> {
 }
 
 fn text(printed: &PrintedReport) -> String {
-    let PrintedReport { report, dry_run } = printed;
+    let PrintedReport { report, dry_run, grace_hours } = printed;
     format!(
-        "{}{} and {} removed, {}; {} and {} kept, {}",
+        "{}{} and {} removed, {}; {} and {} kept, {}; what was replaced within {grace_hours} h stays",
         if *dry_run { "would be: " } else { "" },
         human::counted(report.publications, "publication"),
         human::counted(report.chunks, "chunk"),

@@ -192,7 +192,11 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
         bail!("the graph has no tensor `split` that marks training nodes; add --roots all");
     };
     if spec.dtype != Dtype::U8 || spec.width != 1 {
-        bail!("tensor `split` must be u8 of width 1, found {} of width {}", spec.dtype, spec.width);
+        bail!(
+            "tensor `split` must be u8 of width 1, found {} of width {}; import it with --dtype split=u8",
+            spec.dtype,
+            spec.width
+        );
     }
     let mut splits = vec![0; all.len()];
     EmbeddedStore::of(graph, None)?.gather("split", &all, &mut splits)?;

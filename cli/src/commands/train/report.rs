@@ -121,12 +121,15 @@ fn rows(epochs: &[EpochReport]) -> String {
 /// Returns the bytes of own rows, and of what was read from disk for all.
 fn read_from_disk(disk_bytes: u64, epochs: &[EpochReport]) -> String {
     let own_bytes: u64 = epochs.iter().map(|epoch| epoch.local_bytes).sum();
-    let (own, disk) = (human::bytes(own_bytes), human::bytes(disk_bytes));
+    let own = human::bytes(own_bytes);
+    if disk_bytes == 0 {
+        return format!("{own} of own rows used; nothing read from disk");
+    }
     let times = match own_bytes {
         0 => String::new(),
         _ => format!(", {:.1} times as much", disk_bytes as f64 / own_bytes as f64),
     };
-    format!("{own} of own rows used; {disk} read from disk in all{times}")
+    format!("{own} of own rows used; {} read from disk in all{times}", human::bytes(disk_bytes))
 }
 
 /// Returns what `hop` moved beside rows.

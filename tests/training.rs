@@ -146,7 +146,7 @@ fn sage_learns_cora_through_two_servers_alike_by_both_strategies() {
         "--delta 1 --gamma 1 --candidates halo --rank degree",
         "--delta 1 --gamma 0.5 --replace any --scoreboard compact",
         "--delta 3 --replace scored --scoreboard dense",
-        "--no-eviction --candidates halo --buffer 2",
+        "--no-eviction --candidates halo --buffer 1",
     ] {
         let massive = served.train("massive", &format!("{few} {buffer}"));
         assert_eq!(losses(&massive), losses(&plain), "{buffer}");
@@ -259,11 +259,12 @@ fn a_buffer_as_large_as_the_halo_is_filled_with_the_halo() {
         let report = lode_line(&one).succeeded().json();
         assert_eq!(report["tiers"][0]["rows"], 40, "{eviction}");
         assert_eq!(report["tiers"][0]["hit_rate"], 1.0, "{eviction}: {report}");
-        // A larger one has others too, unless only the halo may be kept.
-        let larger = format!("{line} --fanout 5,5 --buffer 5 {eviction}");
-        let report = lode_line(&format!("{larger} --candidates halo")).succeeded().json();
+        let halo = format!("{line} --fanout 5,5 --buffer 1 {eviction} --candidates halo");
+        let report = lode_line(&halo).succeeded().json();
         assert_eq!(report["tiers"][0]["filled_rows"], 2 * 40, "{eviction}");
         assert_eq!(report["tiers"][0]["candidates"], "halo", "{eviction}");
+        // A larger one has others too.
+        let larger = format!("{line} --fanout 5,5 --buffer 5 {eviction}");
         let report = lode_line(&larger).succeeded().json();
         assert_eq!(report["tiers"][0]["candidates"], "remote", "{eviction}");
         assert_eq!(report["tiers"][0]["filled_rows"], 2 * 200, "{eviction}");

@@ -144,10 +144,10 @@ fn values_out_of_range_are_reported_with_their_flags() {
         ("gc file:///b --keep 1 --grace -1", ["--grace", "hours"]),
         ("import --edges e --out g --tensor x=f --dtype x=f32 --dtype x=f64", ["--dtype", "twice"]),
         ("serve g --policy decay", ["cannot follow the policy `decay`", "s3-fifo, tinylfu\n"]),
-        ("commit nog", ["nog", "there is no such folder"]),
     ] {
         lode_line(line).failed(2, &parts);
     }
+    lode_line("commit nog").failed(1, &["nog", "HOST:PORT", "there is no such folder"]);
 }
 
 #[test]

@@ -81,7 +81,8 @@ fn until(metrics: &str, holds: impl Fn(&Scrape) -> bool) -> Scrape {
 
 #[test]
 fn requests_rows_bytes_and_failures_are_counted_by_kind() {
-    let watched = Watched::start("--shards 2");
+    // Rows in memory are those that clients have asked for.
+    let watched = Watched::start("--shards 2 --preload none");
     let metrics = &watched.server.metrics;
     let before = Scrape::take(metrics);
     assert_eq!(before.get("lodestore_requests_total{kind=\"sync_pull\"}"), 0.0);

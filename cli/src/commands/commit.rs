@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use lodestore_client::remote::CommitOutcome;
 use lodestore_graph::{PartId, PartitionBook};
@@ -109,15 +109,15 @@ impl CommitArgs {
 }
 
 /// Fails for a target that is no address: it may be the name of a folder, mistyped.
-fn check_address(target: &str) -> Result<(), UsageError> {
+fn check_address(target: &str) -> Result<()> {
     let has_port = target.contains(':');
     if has_port {
         return Ok(());
     }
-    Err(UsageError::new(format!(
+    bail!(
         "{target}: expected the folder of a graph, or the address of a server (HOST:PORT, unix:PATH or \
          map:FILE); there is no such folder"
-    )))
+    )
 }
 
 /// Makes one version of the partitions in `folder` as they are.

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::Cli;
 use crate::console::Console;
+use crate::outputs::NamedFiles;
 
 /// Write the manual pages of `lode` and of each command into a folder.
 #[derive(Args)]
@@ -31,6 +32,7 @@ struct ManReport {
 
 impl ManArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
+        NamedFiles::default().outputs("--out", [&self.out]).check()?;
         let failed = || format!("{}: cannot write manual pages", self.out.display());
         let pages = write_pages(&self.out).with_context(failed)?;
         let report = ManReport { out: self.out.display().to_string(), pages };

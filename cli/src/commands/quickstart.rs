@@ -18,6 +18,7 @@ use crate::child_servers::{self, ChildServers};
 use crate::console::Console;
 use crate::human::{self, joined};
 use crate::interrupt::RemovedOnInterrupt;
+use crate::outputs::NamedFiles;
 use crate::table::Table;
 
 /// Partitions, and workers: one each.
@@ -117,6 +118,7 @@ impl QuickstartArgs {
             seed: SEED,
             ..GraphRecipe::default()
         };
+        NamedFiles::default().outputs("--dir", &self.dir).check()?;
         let dir = Dir::make(self.dir)?;
         let (raw, graph) = (dir.path.join(RAW), dir.path.join(GRAPH));
         let generate = GenerateConfig { recipe, dim: self.dim, out: raw };

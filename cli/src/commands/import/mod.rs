@@ -257,3 +257,29 @@ impl From<EdgeRuleArgs> for EdgeRules {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Flags that add tensors to a graph.
+    const OF_TENSORS: [&str; 6] = ["into", "tensors", "codecs", "dtypes", "raws", "nan"];
+
+    #[test]
+    fn each_flag_of_a_new_graph_is_refused_with_into() {
+        let mut command = ImportArgs::augment_args(clap::Command::new("import"));
+        command.build();
+        let conflicts = |id: &str| -> Vec<String> {
+            let flag = command.get_arguments().find(|flag| flag.get_id() == id).unwrap();
+            let others = command.get_arg_conflicts_with(flag);
+            others.into_iter().map(|other| other.get_id().to_string()).collect()
+        };
+        let refused = conflicts("into");
+        for flag in command.get_arguments() {
+            let id = flag.get_id().as_str();
+            let is_refused = refused.iter().any(|other| other == id)
+                || conflicts(id).iter().any(|other| other == "into");
+            assert!(is_refused || id == "help" || OF_TENSORS.contains(&id), "--{id}");
+        }
+    }
+}

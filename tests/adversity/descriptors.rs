@@ -44,7 +44,7 @@ fn a_command_without_descriptors_says_so_and_harms_nothing() {
                 return true;
             }
             n_refused += 1;
-            let told = finished.failed(1, &["oo many open files", "ulimit -n"]);
+            let told = finished.failed(1, &["open", "ulimit -n"]);
             assert!(!told.stderr.contains("damaged"), "{n_files}: {}", told.stderr);
             lode_line(&format!("verify {graph}")).succeeded();
             false

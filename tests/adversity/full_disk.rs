@@ -301,7 +301,8 @@ fn of_many_writers_to_a_full_disk_none_waits_for_room() {
 #[test]
 fn a_server_whose_write_has_failed_says_so_and_takes_puts_again_when_there_is_room() {
     let Some(on) = OnDisk::new() else { return };
-    let more = "--shards 1 --writable --insecure --listen 127.0.0.1:0 --metrics 127.0.0.1:0";
+    let more = "--shards 1 --writable --insecure --preload none --listen 127.0.0.1:0 \
+                --metrics 127.0.0.1:0";
     let server = Serving::start(&on.graph, more);
     let told = || (get(&server.metrics, "/readyz"), get(&server.metrics, "/metrics").body);
     let (readiness, metrics) = told();

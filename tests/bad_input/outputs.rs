@@ -123,3 +123,23 @@ fn an_output_to_the_file_that_stdout_goes_to_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--log") && stderr.contains("stdout"), "{stderr}");
 }
+
+#[test]
+fn a_file_in_the_place_of_a_work_folder_is_named() {
+    let source = with_inputs();
+    fs::write(source.file("g.infer-q"), "mine").unwrap();
+    let failed = lode_line(&in_source(&source, "infer @g --model none --out-tensor q"));
+    let stderr = failed.failed(1, &["g.infer-q", "move it away"]).stderr;
+    assert!(!stderr.contains("TMPDIR"), "{stderr}");
+    assert_eq!(fs::read(source.file("g.infer-q")).unwrap(), b"mine");
+}
+
+#[test]
+fn more_workers_or_partitions_than_there_can_be_are_told() {
+    let source = with_inputs();
+    refuse(&source, "schedule @g --roots all --workers 9 --out @s", &["--workers 9", "--parts 9"]);
+    assert!(!source.file("s").exists());
+    let line = in_source(&source, "partition --edges @edges.npy --parts 99 --algorithm hash");
+    let partitioned = lode_line(&line).succeeded();
+    assert!(partitioned.stderr.contains("some will be empty"), "{partitioned:?}");
+}

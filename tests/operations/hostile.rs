@@ -138,7 +138,7 @@ fn peers_that_dawdle_keep_no_other_out_and_are_cut_off() {
 
 #[test]
 fn a_peer_that_does_not_read_is_cut_off_and_one_byte_at_a_time_is_read() {
-    let watched = Watched::start("");
+    let watched = Watched::start("--preload none");
     let at = &watched.server.metrics;
     let idle: Vec<TcpStream> = (0..20)
         .map(|_| {

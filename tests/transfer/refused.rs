@@ -89,15 +89,15 @@ fn a_copy_into_a_folder_is_the_partition_of_one_moment_and_takes_nothing_away() 
     source.stop();
     assert_eq!(two.owners(), [1; 3]);
     let ids: Vec<u32> = (0..crate::N_NODES).collect();
-    let ids_file = two.folders[1].join("ids.npy");
+    let ids_file = two.folders[1].with_file_name("ids.npy");
     let shape = [u64::from(crate::N_NODES)];
     crate::support::write_npy(&ids_file, lodestore_graph::npy::NpyType::U32, &shape, &ids);
     let rows = |graph: &std::path::Path| {
-        let out = two.folders[1].join("rows.npy");
+        let out = two.folders[1].with_file_name("rows.npy");
         let (graph, ids, out) = (graph.display(), ids_file.display(), out.display());
         let line = format!("gather --graph {graph} --tensor feat --ids {ids} --out {out}");
         lode_line(&line).succeeded();
-        std::fs::read(two.folders[1].join("rows.npy")).unwrap()
+        std::fs::read(two.folders[1].with_file_name("rows.npy")).unwrap()
     };
     assert_eq!(rows(&two.folders[0]), rows(&into));
     lode_line(&format!("verify {}", into.display())).succeeded();

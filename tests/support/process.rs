@@ -1,6 +1,7 @@
 //! The programs `lode` and `lode-lab` as a user runs them.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -125,10 +126,23 @@ pub(crate) fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
     }
 }
 
-/// Sends a signal.
+/// Sends a signal. After STOP all threads of the process stand still, which takes a moment.
 pub(crate) fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
     kill_process(pid, signal).unwrap();
+    while signal == Signal::STOP && !stands_still(child.id()) {
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// Returns whether all threads of a process are stopped, or it has ended.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        matches!(state, None | Some("T" | "Z" | "X"))
+    })
 }
 
 /// A running `lode serve`; killed on drop.

@@ -60,6 +60,8 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
             report.epochs.iter().map(of).sum::<u64>()
         };
         assert_eq!(sum(|s| s.rows.local), of_epochs(|e| e.local_rows));
+        assert_eq!(sum(|s| s.bytes.local), of_epochs(|e| e.local_bytes));
+        assert!(sum(|s| s.bytes.local) > 0 && report.disk_bytes.is_some());
         assert_eq!(sum(|s| s.rows.hot_set + s.rows.buffer), of_epochs(|e| e.hit_rows));
         assert_eq!(sum(|s| s.rows.buffer) > 0, strategy == Strategy::Massive);
         let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows - e.filled_rows);

@@ -231,7 +231,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_preloaded_bytes",
         ShardGauge(|s| s.preloaded_bytes as f64),
-        "bytes of rows that were loaded into the tier ahead of pulls (--preload)",
+        "bytes of rows that were loaded into the tier ahead of pulls",
     ),
     metric(
         "lodestore_preload_bytes",

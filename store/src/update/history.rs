@@ -186,10 +186,14 @@ impl OpenedPart {
             return false;
         }
         let is_prepared = self.prepared.is_some_and(|it| it.number == ahead.version);
-        let had_rows = ahead.changed.as_ref().is_some_and(|changed| {
-            changed.version == ahead.version && changed.parts.contains(self.part.0.into())
-        });
-        is_prepared || !had_rows
+        let changed = ahead.changed.as_ref().filter(|it| it.version == ahead.version);
+        let may_have_had_rows = match changed {
+            Some(changed) => changed.parts.contains(self.part.0.into()),
+            // A repair has lost the record. An older release has written none, nor has a server that
+            // the partition came from.
+            None => ahead.commit.is_shared() && ahead.joined_at < ahead.version,
+        };
+        is_prepared || !may_have_had_rows
     }
 }
 

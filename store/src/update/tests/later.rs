@@ -243,3 +243,23 @@ fn a_repaired_partition_claims_no_commit_of_an_aligned_neighbour() {
     assert_eq!(live.part_version_id(other), Some(newest), "{version}");
     assert!(!live.commit_of(other, 3).unwrap().is_known());
 }
+
+/// A partition came back from an old copy, and the catalog of another one was lost: nothing tells any
+/// more whether the commit between them had rows of the first.
+#[test]
+fn a_restored_partition_is_not_rolled_forward_to_a_repaired_one() {
+    let ring = ring(N_NODES, 2, 2);
+    let dir = ring.out().join("part-001");
+    let old = ring.dir.path().join("old");
+    copy_all(&dir, &old);
+    let live = writer(&ring);
+    put(&live, "feat", &(0..N_NODES).collect::<Vec<_>>(), 1);
+    live.commit_version().unwrap();
+    drop(live);
+    fs::remove_dir_all(&dir).unwrap();
+    copy_all(&old, &dir);
+    fs::remove_dir_all(catalog_of(&ring, 0)).unwrap();
+    repaired(&ring.out());
+    let refused = open(&ring.out(), OpenMode::Write).unwrap_err();
+    assert!(matches!(refused, StoreError::HistoriesDiffer { .. }), "{refused}");
+}

@@ -1,5 +1,6 @@
 //! Versions of one number that are of different histories, and partitions that lag.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::PartId;
@@ -267,6 +268,8 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
     live.commit_version().unwrap();
     made.push(live.version_id().unwrap());
     drop(live);
+    let whole = ring.dir.path().join("whole");
+    copy_all(&ring.out(), &whole);
     for part in [0, 1] {
         lose_catalog(&ring, part);
         let live = repaired(&ring);
@@ -275,6 +278,9 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
             let found = live.commit_of(PartId(part), version.number).unwrap();
             assert_eq!(found, version.commit, "partition {part}, version {version}");
         }
+        drop(live);
+        fs::remove_dir_all(ring.out()).unwrap();
+        copy_all(&whole, &ring.out());
     }
     // Without a neighbour the files alone tell.
     lose_catalog(&ring, 0);

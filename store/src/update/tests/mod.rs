@@ -15,6 +15,7 @@ mod tensors;
 mod transfer;
 mod versions;
 
+use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +57,18 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
     }
     ring.commit(importer).unwrap();
     ring
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = entry.map(|it| (it.path(), to.join(it.file_name()))).unwrap();
+        if from.is_dir() {
+            copy_all(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
 }
 
 fn open(dir: &Path, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {

@@ -364,7 +364,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):  # type: ignore[mis
         self._row_bytes = sum(
             graph[name].width * graph[name].dtype.itemsize for name in store.attrs.values()
         )
-        self._bounds = {
+        self._bounds: dict[str, Any] = {
             "window": window * max(1, len(store.attrs)),
             "together": together,
             "memory": memory,

@@ -8,11 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use lodestore_graph::{OutputPlace, is_stream};
+use lodestore_store::graph::META_FILE;
 
 use crate::usage::UsageError;
-
-/// The file that makes a folder that of a graph.
-const GRAPH_FILE: &str = "graph.toml";
 
 /// Outputs and inputs of a command, each with the flag that names it.
 #[derive(Default)]
@@ -80,7 +78,7 @@ impl NamedFile {
             return Ok(());
         }
         for path in [absolute(&self.path), place(&self.path)] {
-            if let Some(graph) = path.ancestors().find(|folder| folder.join(GRAPH_FILE).is_file()) {
+            if let Some(graph) = path.ancestors().find(|folder| folder.join(META_FILE).is_file()) {
                 return Err(UsageError::new(format!(
                     "{} {}: is in the folder of the graph {}, which has no files but its own; name \
                      another place",

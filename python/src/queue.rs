@@ -23,7 +23,7 @@ use crate::open_graph::{Backend, OpenGraph};
 use crate::signals::PAUSE;
 
 /// Free memory that is assumed where the system does not report it.
-const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
+const ASSUMED_FREE_BYTES: u64 = 4 << 30;
 /// Processes of one machine that share its memory by the default bounds.
 const PROCESSES_MAX: u64 = 8;
 /// Most bytes that a queue has by default.
@@ -297,7 +297,7 @@ fn is_in_event_loop(py: Python<'_>) -> PyResult<bool> {
 #[pyfunction]
 #[pyo3(name = "_available_memory")]
 pub(crate) fn available_memory() -> u64 {
-    available_memory_bytes().unwrap_or(DEFAULT_MEMORY_BYTES)
+    available_memory_bytes().unwrap_or(ASSUMED_FREE_BYTES)
 }
 
 /// Returns the bytes of memory that an iteration has by default.

@@ -24,7 +24,7 @@ impl Home {
         Self { source, graph }
     }
 
-    /// Makes a graph of so many partitions, whose import `run` runs.
+    /// Makes a graph of `n_parts` partitions; `run` runs the import.
     pub(crate) fn with_parts(n_parts: u16, run: impl FnOnce(&[&str]) -> Finished) -> Self {
         let source = Source::random(N_NODES, 2400);
         let (graph, n_parts) = (source.file("graph"), n_parts.to_string());

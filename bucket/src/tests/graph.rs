@@ -53,7 +53,7 @@ pub(crate) fn import(dir: &Path) -> PathBuf {
     import_in(dir, 2)
 }
 
-/// Imports a graph of so many partitions with the tensors `feat` and `label`.
+/// Imports a graph of `n_parts` partitions with the tensors `feat` and `label`.
 pub(crate) fn import_in(dir: &Path, n_parts: u32) -> PathBuf {
     let graph = dir.join("graph");
     let order: Vec<u32> = (0..N_NODES).collect();

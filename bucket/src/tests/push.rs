@@ -394,7 +394,8 @@ fn a_publisher_whose_partitions_were_taken_over_publishes_no_more() {
 /// Returns a bucket that counts the most partitions between their first look and their publication.
 fn most_under_way(memory: &Arc<Memory>) -> (Bucket, Arc<AtomicU32>) {
     let most = Arc::new(AtomicU32::new(0));
-    let (count, mut under_way) = (Arc::clone(&most), BTreeSet::new());
+    let count = Arc::clone(&most);
+    let mut under_way = BTreeSet::new();
     let bucket = waiting(memory, move |moment, operation, key| {
         let part = key.split('/').next().unwrap_or_default().to_owned();
         match (moment, operation) {
@@ -463,8 +464,11 @@ fn the_newest_complete_version_is_looked_for_in_all_partitions_in_parallel() {
     let mut ignored = |_, _| {};
     bucket(&memory).push(&graph, &ahead, &mut ignored).unwrap();
     // The publications of version 1, which 39 partitions are ahead of.
-    let (n_reads, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (reads, at_once, mut under_way) = (Arc::clone(&n_reads), Arc::clone(&most), 0);
+    let n_reads = Arc::new(AtomicU32::new(0));
+    let most = Arc::new(AtomicU32::new(0));
+    let reads = Arc::clone(&n_reads);
+    let at_once = Arc::clone(&most);
+    let mut under_way = 0;
     let reader = waiting(&memory, move |moment, operation, key| {
         if operation == Operation::Get && key.ends_with("/published/0000000001") {
             match moment {

@@ -41,8 +41,8 @@ pub(crate) struct TransferArgs {
     /// Folder of the graph where it goes; made if it is not there.
     #[arg(long, value_name = "GRAPH")]
     into: PathBuf,
-    /// The server of that folder, which serves it from then on. Followers of the partition are told this
-    /// address.
+    /// The server of that folder, which takes the partition over. The old server announces this
+    /// address to followers.
     #[arg(long, value_name = "ADDR")]
     to: Option<Address>,
     /// Move it although no server of that folder is named: no server has it until one is started.

@@ -94,7 +94,7 @@ fn a_queue_bounds_the_bytes_of_what_waits_and_of_what_goes_together() {
     let pulls = source.pulls.lock().unwrap();
     let ids: Vec<_> = pulls.iter().skip(1).map(|(ids, _)| ids.clone()).collect();
     assert_eq!(ids, [nodes([1]), nodes([2, 3, 4]), nodes([5, 6, 7])]);
-    // Seven rows that nobody has taken yet, and three that went together.
+    // Seven rows that are not taken yet, and three that were pulled together.
     assert_eq!(queue.peak_bytes(), 10 * row_bytes);
     for ticket in &tickets {
         rows(ticket).unwrap();

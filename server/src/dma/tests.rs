@@ -307,7 +307,9 @@ fn n_open(path: &Path) -> usize {
 #[test]
 fn shards_share_the_descriptor_of_a_file() {
     let known = Known::new(1000, 400, CodecChoice::Raw);
-    let (base, path, files) = (known.base(), known.file(), Arc::new(LayerFiles::default()));
+    let base = known.base();
+    let path = known.file();
+    let files = Arc::new(LayerFiles::default());
     let of_the_store = n_open(&path);
     let all_open = Arc::new(Barrier::new(4));
     let shards: Vec<_> = (0..3u32)

@@ -234,8 +234,8 @@ impl OpenedTensor {
     }
 }
 
-/// Fails where so many partitions are more files than this process may have open, before any of
-/// them is.
+/// Fails before anything is opened if `n_parts` partitions need more files than this process may
+/// have open.
 fn check_file_limit(graph: &Graph, n_parts: usize) -> Result<(), StoreError> {
     let Some(limit) = graph.device().max_files() else { return Ok(()) };
     let n_tensors = graph.meta().tensors.len();

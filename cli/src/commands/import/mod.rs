@@ -142,8 +142,8 @@ impl ImportArgs {
             None => self.edges.files()?,
         };
         let (algorithm, n_parts) = (self.partitioner, self.parts);
-        let (codecs, dtypes, raws) = (&self.codecs, &self.dtypes, &self.raws);
-        let tensors = tensors::tensors(of_dataset, self.tensors, codecs, dtypes, raws)?;
+        let tensors =
+            tensors::tensors(of_dataset, self.tensors, &self.codecs, &self.dtypes, &self.raws)?;
         if self.compare_orders && tensors.is_empty() {
             let message = "--compare-orders is for rows of a tensor: give --tensor NAME=FILE";
             return Err(UsageError::new(message).into());
@@ -165,8 +165,8 @@ impl ImportArgs {
 
     pub fn run(self, console: &Console) -> Result<()> {
         if let Some(graph) = &self.into {
-            let (codecs, dtypes, raws) = (&self.codecs, &self.dtypes, &self.raws);
-            let files = tensors::tensors(Vec::new(), self.tensors, codecs, dtypes, raws)?;
+            let files =
+                tensors::tensors(Vec::new(), self.tensors, &self.codecs, &self.dtypes, &self.raws)?;
             if files.is_empty() {
                 let message = "--into adds tensors: give --tensor NAME=FILE";
                 return Err(UsageError::new(message).into());

@@ -150,8 +150,9 @@ mod tests {
             (&[], &["a=f32", "a=f64"], &[]),
             (&[], &[], &["a=f32x3", "a=f32x4"]),
         ] {
-            let (codecs, dtypes, raws) = (parse(codecs), parse(dtypes), parse(raws));
-            let error = tensors(Vec::new(), parse(&["a=1"]), &codecs, &dtypes, &raws).unwrap_err();
+            let files = parse(&["a=1"]);
+            let found = tensors(Vec::new(), files, &parse(codecs), &parse(dtypes), &parse(raws));
+            let error = found.unwrap_err();
             assert!(error.to_string().contains("twice"), "{error}");
         }
         assert!("feat=f17".parse::<Named<Dtype>>().is_err());

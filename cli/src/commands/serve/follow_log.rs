@@ -57,11 +57,11 @@ struct Teller {
     told: Option<Told>,
 }
 
-/// The lag that was told last.
+/// The lag that was logged last.
 struct Told {
-    /// It began then.
+    /// When it began.
     since: Instant,
-    /// It was told then.
+    /// When it was logged.
     at: Instant,
     lag: Lag,
     reason: String,

@@ -57,7 +57,7 @@ impl Pair {
     /// Returns a copy of the writer as it is now, which continues in another way.
     fn restored(&self, at: &str) -> Arc<GraphHandle> {
         let dir = self.dir.path().join(at);
-        copy_dir(self.writer.graph().dir(), &dir);
+        copy_all(self.writer.graph().dir(), &dir);
         open(&dir, OpenMode::Write).unwrap()
     }
 
@@ -376,18 +376,6 @@ fn a_fold_at_the_version_that_a_follower_has_is_taken_over() {
     let follower = pair.follower();
     assert_eq!(follower.version(), version);
     pair.assert_same(&follower);
-}
-
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for entry in from.read_dir().unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_dir(&entry.path(), &to),
-            false => std::fs::copy(entry.path(), to).map(drop).unwrap(),
-        }
-    }
 }
 
 /// A commit switches one tensor after the other.

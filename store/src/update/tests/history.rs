@@ -1,7 +1,7 @@
 //! Versions of one number that are of different histories, and partitions that lag.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use lodestore_graph::PartId;
 use uuid::Uuid;
@@ -11,18 +11,6 @@ use crate::repair::{RepairMode, repair};
 use crate::version_id::{CommitId, VersionId};
 
 const N_NODES: u32 = 40;
-
-fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
-        }
-    }
-}
 
 fn lose_catalog(ring: &Ring, part: u16) {
     std::fs::remove_dir_all(part_dir(ring, part).join("catalog")).unwrap();
@@ -48,13 +36,13 @@ impl Copied {
     fn of(ring: &Ring, part: u16) -> Self {
         let from = part_dir(ring, part);
         let copy = ring.dir.path().join(format!("copy-{}", Uuid::new_v4()));
-        copy_folder(&from, &copy);
+        copy_all(&from, &copy);
         Self { from, copy }
     }
 
     fn bring_back(&self) {
         std::fs::remove_dir_all(&self.from).unwrap();
-        copy_folder(&self.copy, &self.from);
+        copy_all(&self.copy, &self.from);
     }
 }
 

@@ -59,6 +59,7 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
     ring
 }
 
+/// Copies a folder with all that is in it.
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

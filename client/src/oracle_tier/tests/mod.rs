@@ -212,6 +212,38 @@ fn batches_look_up_and_move_rows_in_their_order() {
     assert!(matches!(found, Err(ClientError::Abandoned { batch: 7 })));
 }
 
+/// Looks the nodes of a batch up, and returns the slots of its rows, those that it is to bring
+/// included.
+fn slots_after_look_up(turn: &mut BatchTicket, ids: &[u32], next_uses: &[u32]) -> Vec<u32> {
+    let at: Vec<u32> = (0..).take(ids.len()).collect();
+    turn.announce(next_uses.to_vec());
+    turn.look_up(&nodes(ids.iter().copied()), &at).unwrap();
+    let mut slots = turn.decision.slots.clone();
+    for placement in &turn.decision.placements {
+        slots[placement.position as usize] = placement.slot;
+    }
+    slots
+}
+
+#[test]
+fn a_batch_that_fails_leaves_rows_that_a_later_batch_has_placed_elsewhere() {
+    let tier = Arc::new(OracleTier::new(2, ROW_BYTES, N_NODES, &(0..5)).unwrap());
+    let mut turns: Vec<BatchTicket> = (0..5).map(|index| tier.turn(index)).collect();
+    let before = slots_after_look_up(&mut turns[0], &[7], &[3])[0];
+    // Two rows of sooner use take both slots. The slot that node 7 had is in use until batch 4.
+    let both = slots_after_look_up(&mut turns[1], &[1, 2], &[2, 2]);
+    assert!(both.contains(&before), "{both:?}");
+    let next_uses: Vec<u32> =
+        both.iter().map(|&slot| if slot == before { 4 } else { NEVER }).collect();
+    slots_after_look_up(&mut turns[2], &[1, 2], &next_uses);
+    let after = slots_after_look_up(&mut turns[3], &[7], &[4])[0];
+    assert_ne!(after, before);
+
+    turns[0].give_up();
+    turns[4].announce(vec![NEVER]);
+    assert_eq!(turns[4].look_up(&nodes([7]), &[0]).unwrap(), [after]);
+}
+
 #[test]
 fn a_tier_is_not_filled_with_rows_that_keep_to_no_version() {
     let loader = loader(&TestSource::unpinned());

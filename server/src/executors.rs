@@ -122,15 +122,19 @@ pub(crate) fn join(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
+    use std::pin::pin;
     use std::rc::Rc;
+    use std::sync::Arc;
+    use std::task::{Context, Wake, Waker};
     use std::time::{Duration, Instant};
 
     use futures_lite::future::zip;
     use futures_lite::{AsyncReadExt, AsyncWriteExt};
+    use futures_util::future::join_all;
     use glommio::channels::shared_channel;
     use glommio::net::TcpStream;
     use glommio::{Latency, Shares, TaskQueueHandle};
@@ -177,6 +181,46 @@ mod tests {
             let slowest = slowest_answer(Duration::from_micros(micros), 20_000);
             println!("timer {micros} µs: slowest answer {slowest:?}");
         }
+    }
+
+    struct CountedWaker;
+
+    impl Wake for CountedWaker {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_timer_that_is_polled_often_is_registered_once() {
+        let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
+        executor.run(async {
+            let counted = Arc::new(CountedWaker);
+            let waker = Waker::from(Arc::clone(&counted));
+            let mut timer = pin!(glommio::timer::sleep(Duration::from_secs(3600)));
+            for _ in 0..100 {
+                let polled = timer.as_mut().poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+            }
+            // Those of `counted`, of `waker` and of the registration.
+            assert_eq!(Arc::strong_count(&counted), 3);
+        });
+    }
+
+    #[test]
+    fn timers_fire_in_the_order_of_their_ends() {
+        let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
+        let fired = executor.run(async {
+            let fired = Rc::new(RefCell::new(Vec::new()));
+            let tasks = [30, 10, 20, 10].into_iter().enumerate().map(|(timer, millis)| {
+                let fired = Rc::clone(&fired);
+                glommio::spawn_local(async move {
+                    glommio::timer::sleep(Duration::from_millis(millis)).await;
+                    fired.borrow_mut().push(timer);
+                })
+            });
+            join_all(tasks.collect::<Vec<_>>()).await;
+            fired.take()
+        });
+        assert_eq!(fired, [1, 3, 2, 0]);
     }
 
     /// Keeps the core, but for looks at whether another queue wants it.

@@ -75,50 +75,71 @@ impl SharedChannels {
     }
 }
 
-// ============================================================================
-// Timer implementation using StagedWheel
-// ============================================================================
-
 mod timers {
     use super::*;
-    use crate::timer::reactor_adapter::ReactorTimers;
-    use crate::timer::timer_id::TimerId;
+    use std::collections::BTreeMap;
 
+    /// A registered timer: when it expires, and a number that no other timer of the reactor has.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) struct TimerId {
+        when: Instant,
+        number: u64,
+    }
+
+    /// The registered timers of a reactor, the first to expire in front.
     pub(super) struct Timers {
-        wheel: ReactorTimers,
+        wakers: BTreeMap<TimerId, Waker>,
+        next_number: u64,
     }
 
     impl Timers {
         pub(super) fn new() -> Timers {
             Timers {
-                wheel: ReactorTimers::new(),
+                wakers: BTreeMap::new(),
+                next_number: 0,
             }
         }
 
-        /// Insert a timer and return its handle
+        pub(super) fn insert(&mut self, when: Instant, waker: Waker) -> TimerId {
+            let number = self.next_number;
+            self.next_number += 1;
+            let id = TimerId { when, number };
+            self.wakers.insert(id, waker);
+            id
+        }
+
+        /// Returns whether the timer was registered.
+        pub(super) fn remove(&mut self, id: TimerId) -> bool {
+            self.wakers.remove(&id).is_some()
+        }
+
+        pub(super) fn exists(&self, id: TimerId) -> bool {
+            self.wakers.contains_key(&id)
+        }
+
+        /// Wakes the tasks whose timers have expired.
         ///
-        /// BREAKING CHANGE: Now returns TimerId instead of using external IDs
-        pub(super) fn insert_with_handle(&mut self, when: Instant, waker: Waker) -> TimerId {
-            self.wheel.insert(when, waker)
-        }
-
-        /// Remove a timer by handle (O(1), no hashing!)
-        pub(super) fn remove_by_handle(&mut self, handle: TimerId) -> bool {
-            self.wheel.remove(handle)
-        }
-
-        /// Check if a timer exists by handle
-        pub(super) fn exists_by_handle(&self, handle: TimerId) -> bool {
-            self.wheel.exists(handle)
-        }
-
-        /// Return the duration until next event and the number of
-        /// ready and woke timers.
+        /// Returns the duration until the next timer, and the number of tasks woken.
         pub(super) fn process_timers(&mut self) -> (Option<Duration>, usize) {
-            self.wheel.process_timers()
+            if self.wakers.is_empty() {
+                return (None, 0);
+            }
+            let now = Instant::now();
+            let mut woke = 0;
+            while let Some(first) = self.wakers.first_entry() {
+                if first.key().when > now {
+                    return (Some(first.key().when - now), woke);
+                }
+                let waker = first.remove();
+                wake!(waker);
+                woke += 1;
+            }
+            (None, woke)
         }
     }
 }
+
+pub(crate) use timers::TimerId;
 
 /// The reactor.
 ///
@@ -745,30 +766,28 @@ impl Reactor {
         source
     }
 
-    /// Registers a timer and returns a TimerId for O(1) cancellation.
-    ///
-    /// This API provides direct access to timer storage without HashMap overhead.
+    /// Registers a timer.
     pub(crate) fn insert_timer(
         &self,
         when: Instant,
         waker: Waker,
-    ) -> crate::timer::timer_id::TimerId {
+    ) -> TimerId {
         let mut timers = self.timers.borrow_mut();
-        timers.insert_with_handle(when, waker)
+        timers.insert(when, waker)
     }
 
-    /// Removes a timer by TimerId (O(1), no hashing).
+    /// Removes a timer.
     ///
     /// Returns true if the timer was found and removed.
-    pub(crate) fn remove_timer(&self, id: crate::timer::timer_id::TimerId) -> bool {
+    pub(crate) fn remove_timer(&self, id: TimerId) -> bool {
         let mut timers = self.timers.borrow_mut();
-        timers.remove_by_handle(id)
+        timers.remove(id)
     }
 
-    /// Checks if a timer exists by TimerId.
-    pub(crate) fn timer_exists(&self, id: crate::timer::timer_id::TimerId) -> bool {
+    /// Checks if a timer is registered.
+    pub(crate) fn timer_exists(&self, id: TimerId) -> bool {
         let timers = self.timers.borrow();
-        timers.exists_by_handle(id)
+        timers.exists(id)
     }
 
     /// Processes ready timers and extends the list of wakers to wake.

@@ -7,14 +7,6 @@
 mod interval;
 mod timer_impl;
 
-pub mod timing_wheel;
-
-pub mod staged_wheel;
-
-pub mod timer_id;
-
-pub(crate) mod reactor_adapter;
-
 pub use interval::{interval, interval_at, Interval, MissedTickBehavior, Tick};
 use std::{future::Future, time::Duration};
 pub use timer_impl::{Timer, TimerActionOnce, TimerActionRepeat};

@@ -3,7 +3,7 @@
 //
 // This product includes software developed at Datadog (https://www.datadoghq.com/). Copyright 2020 Datadog, Inc.
 //
-use crate::{reactor::Reactor, task::JoinHandle, GlommioError, TaskQueueHandle};
+use crate::{reactor::{Reactor, TimerId}, task::JoinHandle, GlommioError, TaskQueueHandle};
 use pin_project_lite::pin_project;
 use std::{
     cell::RefCell,
@@ -18,8 +18,7 @@ type Result<T> = crate::Result<T, ()>;
 
 #[derive(Debug)]
 struct Inner {
-    /// Timer ID for O(1) cancellation (no HashMap lookup!)
-    id: Option<crate::timer::timer_id::TimerId>,
+    id: Option<TimerId>,
     is_charged: bool,
     when: Instant,
     reactor: Weak<Reactor>,
@@ -28,7 +27,7 @@ struct Inner {
 impl Inner {
     fn reset(&mut self, dur: Duration) {
         if self.is_charged {
-            // Deregister the timer from the reactor using the ID (O(1)!)
+            // Deregister the timer from the reactor
             if let Some(id) = self.id {
                 self.reactor.upgrade().unwrap().remove_timer(id);
             }
@@ -143,7 +142,7 @@ impl Drop for Timer {
     fn drop(&mut self) {
         let inner = self.inner.borrow_mut();
         if inner.is_charged {
-            // Deregister the timer using ID (O(1), no HashMap!)
+            // Deregister the timer
             if let Some(reactor) = inner.reactor.upgrade() {
                 if let Some(id) = inner.id {
                     reactor.remove_timer(id);
@@ -166,13 +165,13 @@ impl Future for Timer {
             }
             Poll::Ready(inner.when)
         } else {
-            // Register the timer and get handle (O(1), no HashMap!)
-            let id = inner
-                .reactor
-                .upgrade()
-                .unwrap()
-                .insert_timer(inner.when, cx.waker().clone());
-            inner.id = Some(id);
+            // A timer beside other work is polled as often as that work is woken: the registration of
+            // the poll before goes, or each poll leaves one behind until it expires.
+            let reactor = inner.reactor.upgrade().unwrap();
+            if let Some(id) = inner.id.take() {
+                reactor.remove_timer(id);
+            }
+            inner.id = Some(reactor.insert_timer(inner.when, cx.waker().clone()));
             inner.is_charged = true;
             Poll::Pending
         }

@@ -42,10 +42,10 @@ impl RowBuffer {
         bytemuck::cast_slice(&self.bytes()[..whole])
     }
 
-    /// Returns the memory, and the length of the rows in bytes.
+    /// Returns the bytes for which there is memory.
     #[must_use]
-    pub fn into_words(self) -> (Vec<u64>, usize) {
-        (self.words, self.n_bytes)
+    pub(crate) fn capacity(&self) -> usize {
+        size_of_val(&self.words[..])
     }
 }
 

@@ -1,9 +1,12 @@
 //! numpy arrays: element types, memory for rows, and access to their bytes.
 
+#![allow(unsafe_code, reason = "arrays over rows that a queue has gathered")]
+
 use bytemuck::Pod;
-use lodestore_client::buffer::RowBuffer;
+use lodestore_client::gather_queue::GatheredRows;
 use lodestore_client::source::TensorInfo;
 use lodestore_store::Dtype;
+use numpy::ndarray::ArrayView;
 use numpy::{
     BorrowError, Element, IxDyn, PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn,
     PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype as descr_of,
@@ -176,6 +179,10 @@ impl RowLayout {
     }
 }
 
+/// Keeps the rows of an array.
+#[pyclass(frozen, module = "lodestore._lodestore")]
+struct RowOwner(GatheredRows);
+
 /// An array to write rows to.
 pub(crate) struct RowArray<'py> {
     /// The array with elements that Rust can write: for bf16 a view of its bits.
@@ -208,17 +215,21 @@ impl<'py> RowArray<'py> {
         Self::from_bits(rows.reshape(layout.dims())?.into_any(), layout.dtype)
     }
 
-    /// Makes an array of gathered rows, without a copy.
-    pub(crate) fn from_gathered<T: Element>(
+    /// Makes an array of gathered rows, without a copy. Their memory is the queue's again once the
+    /// array and all views of it are dropped.
+    pub(crate) fn from_gathered<T: Element + Pod>(
         py: Python<'py>,
-        rows: RowBuffer,
+        rows: GatheredRows,
         layout: RowLayout,
     ) -> Result<Self, Error> {
-        let (words, n_bytes) = rows.into_words();
-        let bytes = PyArray1::from_vec(py, words).call_method1("view", (descr_of::<u8>(py),))?;
-        let rows = bytes.get_item(PySlice::new(py, 0, n_bytes as isize, 1))?;
-        let rows = rows.call_method1("view", (descr_of::<T>(py),))?;
-        Self::from_bits(rows.call_method1("reshape", (layout.tuple(py)?,))?, layout.dtype)
+        let owner = Bound::new(py, RowOwner(rows))?;
+        let elements: &[T] = owner.get().0.elements();
+        let rows = ArrayView::from_shape(layout.dims(), elements);
+        let rows = rows.map_err(|error| Error::Shape(error.to_string()))?;
+        // SAFETY: The array keeps `owner`, which keeps the rows where they are until it is dropped.
+        // `RowOwner` is frozen and private: no reference to the rows is made from here on.
+        let array = unsafe { PyArrayDyn::borrow_from_array(&rows, owner.clone().into_any()) };
+        Self::from_bits(array.into_any(), layout.dtype)
     }
 
     fn from_bits(bits: Bound<'py, PyAny>, dtype: Dtype) -> Result<Self, Error> {

@@ -3,8 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lodestore_client::buffer::RowBuffer;
-use lodestore_client::gather_queue::Ticket;
+use lodestore_client::gather_queue::{GatheredRows, Ticket};
 use lodestore_graph::lock::IgnorePoison;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -71,7 +70,7 @@ impl Future {
     fn deliver<'py>(
         &self,
         py: Python<'py>,
-        rows: RowBuffer,
+        rows: GatheredRows,
         out: Option<&Py<PyAny>>,
     ) -> Result<Bound<'py, PyAny>, Error> {
         if let Some(out) = out {
@@ -97,7 +96,7 @@ impl Future {
         let state = self.state.lock_py_attached(py);
         let mut state = state.ignore_poison();
         if let State::Pending(out) = &*state {
-            let rows = self.ticket.take().unwrap_or(Ok(RowBuffer::default()));
+            let rows = self.ticket.take().unwrap_or(Ok(GatheredRows::none()));
             let delivered = rows.map_err(Error::from);
             let delivered = delivered.and_then(|rows| self.deliver(py, rows, out.as_ref()));
             *state = match delivered {

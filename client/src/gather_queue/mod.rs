@@ -1,6 +1,6 @@
 //! Asynchronous gathers: threads of the queue pull rows, several requests under one plan.
 //!
-//! Each request owns the memory of its rows. Waiting requests for one tensor are pulled together,
+//! Each request owns the memory of its rows, which serves a later request once they are dropped. Waiting requests for one tensor are pulled together,
 //! each distinct row once, so that adjacent rows of different requests are read together. When a
 //! combined pull meets damaged rows, its requests are pulled one by one, so that the damaged one
 //! fails alone; every other error is that of all requests of the group.
@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
@@ -23,9 +23,13 @@ use lodestore_graph::NodeId;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
 
-use crate::buffer::RowBuffer;
 use crate::error::ClientError;
 use crate::source::{PullKind, RowSource, TensorInfo};
+
+mod memory;
+
+pub use memory::GatheredRows;
+use memory::{CountedRows, RowMemory};
 
 /// The bounds of a [`GatherQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +60,7 @@ pub struct GatherQueue {
 }
 
 /// The rows of a request, or why there are none. Requests that were pulled together share an error.
-pub type GatherResult = Result<RowBuffer, Arc<ClientError>>;
+pub type GatherResult = Result<GatheredRows, Arc<ClientError>>;
 
 /// A handle of a queued request; its rows are taken once.
 #[derive(Clone)]
@@ -117,20 +121,6 @@ struct SlotState {
     callbacks: Vec<Callback>,
 }
 
-/// The memory for rows that a queue has: rows that were not taken, and those pulled together.
-#[derive(Debug, Default)]
-struct RowMemory {
-    n_bytes: AtomicUsize,
-    peak_bytes: AtomicUsize,
-}
-
-/// Rows that count until they are taken or dropped.
-struct CountedRows {
-    rows: RowBuffer,
-    n_bytes: usize,
-    memory: Arc<RowMemory>,
-}
-
 impl GatherQueue {
     /// Starts the threads of a queue over `source`.
     ///
@@ -146,7 +136,7 @@ impl GatherQueue {
         let inner = Arc::new(QueueInner {
             source,
             bounds,
-            memory: Arc::default(),
+            memory: Arc::new(RowMemory::new(bounds.bytes)),
             n_pulled_rows: AtomicU64::new(0),
             state: Mutex::default(),
             has_work: Condvar::new(),
@@ -215,11 +205,11 @@ impl GatherQueue {
         self.inner.n_pulled_rows.load(Ordering::Relaxed)
     }
 
-    /// Returns the most bytes of rows that were in memory at once: those pulled together, and those of
-    /// requests until they are taken.
+    /// Returns the most bytes of rows that were in memory at once: those pulled together, those of
+    /// requests until they are taken, and free buffers for further ones.
     #[must_use]
     pub fn peak_bytes(&self) -> usize {
-        self.inner.memory.peak_bytes.load(Ordering::Relaxed)
+        self.inner.memory.peak_bytes()
     }
 
     /// Returns the tensor of a request, and fails for requests that no pull can satisfy.
@@ -281,46 +271,6 @@ impl QueueBounds {
     /// Returns the bytes for rows that one thread pulls together.
     fn plan_bytes(&self) -> usize {
         self.bytes / 2 / self.threads
-    }
-}
-
-impl RowMemory {
-    fn add(&self, n_bytes: usize) {
-        let before = self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
-        self.peak_bytes.fetch_max(before + n_bytes, Ordering::Relaxed);
-    }
-
-    fn remove(&self, n_bytes: usize) {
-        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
-    }
-}
-
-impl CountedRows {
-    /// Makes room for the rows of a request.
-    fn new(n_bytes: usize, memory: &Arc<RowMemory>) -> Self {
-        let mut counted =
-            Self { rows: RowBuffer::default(), n_bytes: 0, memory: Arc::clone(memory) };
-        counted.resize(n_bytes);
-        counted
-    }
-
-    /// Makes room for other rows; memory for more of them stays.
-    fn resize(&mut self, n_bytes: usize) {
-        if let Some(more) = n_bytes.checked_sub(self.n_bytes) {
-            self.memory.add(more);
-            self.n_bytes = n_bytes;
-        }
-        self.rows.resize(n_bytes);
-    }
-
-    fn take(mut self) -> RowBuffer {
-        std::mem::take(&mut self.rows)
-    }
-}
-
-impl Drop for CountedRows {
-    fn drop(&mut self) {
-        self.memory.remove(self.n_bytes);
     }
 }
 

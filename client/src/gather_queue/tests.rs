@@ -94,12 +94,14 @@ fn a_queue_bounds_the_bytes_of_what_waits_and_of_what_goes_together() {
     let pulls = source.pulls.lock().unwrap();
     let ids: Vec<_> = pulls.iter().skip(1).map(|(ids, _)| ids.clone()).collect();
     assert_eq!(ids, [nodes([1]), nodes([2, 3, 4]), nodes([5, 6, 7])]);
-    // Seven rows that are not taken yet, and three that were pulled together.
-    assert_eq!(queue.peak_bytes(), 10 * row_bytes);
+    // The rows of four requests that are not taken yet, and three that were pulled together.
+    let memory_of = |n_rows: usize| (n_rows * row_bytes).next_multiple_of(8);
+    let not_taken: usize = [1, 2, 1, 3].map(memory_of).iter().sum();
+    assert_eq!(queue.peak_bytes(), not_taken + memory_of(3));
     for ticket in &tickets {
         rows(ticket).unwrap();
     }
-    assert_eq!(queue.inner.memory.n_bytes.load(Ordering::Relaxed), 3 * row_bytes);
+    assert_eq!(queue.inner.memory.n_bytes(), memory_of(3));
 }
 
 #[test]
@@ -322,4 +324,82 @@ fn a_dropped_queue_still_answers_and_calls_back_once() {
         n_more.fetch_add(1, Ordering::SeqCst);
     }));
     assert_eq!(n_calls.load(Ordering::SeqCst), 5, "rows that have arrived call back immediately");
+}
+
+/// Returns the rows of `n_rows` nodes, each of 4 KiB, and where they lie.
+fn gather_large(queue: &GatherQueue, n_rows: u32) -> (GatheredRows, *const u8) {
+    let ids: Vec<u32> = (0..n_rows).map(|i| i % 40).collect();
+    let found = rows(&submit(queue, &ids)).unwrap();
+    let place = found.bytes().as_ptr();
+    (found, place)
+}
+
+/// A source whose rows have 4 KiB of one byte, that of their node.
+struct Wide(TestSource);
+
+impl RowSource for Wide {
+    fn book(&self) -> &PartitionBook {
+        self.0.book()
+    }
+
+    fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
+        Ok(TensorInfo { width: 1024, ..self.0.tensor(name)? })
+    }
+
+    fn pinned_version(&self) -> Option<crate::source::VersionTag> {
+        self.0.pinned_version()
+    }
+
+    fn pull_overlapped(
+        &self,
+        _: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+        _: PullKind,
+        _: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        for (id, row) in ids.iter().zip(out.chunks_exact_mut(4096)) {
+            row.fill(id.0 as u8);
+        }
+        Ok(PullStats::default())
+    }
+}
+
+fn wide_queue(bytes: usize) -> GatherQueue {
+    let source = Wide(TestSource::new(Duration::ZERO, u64::MAX));
+    let bounds = QueueBounds { window: 4, together: 1, bytes, threads: 1 };
+    GatherQueue::start(Arc::new(source), bounds).unwrap()
+}
+
+#[test]
+fn dropped_rows_leave_their_memory_to_later_requests() {
+    let queue = wide_queue(usize::MAX);
+    let (first, first_place) = gather_large(&queue, 512);
+    let (second, second_place) = gather_large(&queue, 512);
+    assert_ne!(first_place, second_place);
+    drop(first);
+    let (third, third_place) = gather_large(&queue, 300);
+    assert_eq!(third_place, first_place);
+    assert!(
+        third
+            .bytes()
+            .chunks_exact(4096)
+            .enumerate()
+            .all(|(i, row)| { row.iter().all(|&byte| usize::from(byte) == i % 40) })
+    );
+    drop((second, third));
+    let smallest = gather_large(&queue, 260).1;
+    assert!([first_place, second_place].contains(&smallest));
+    assert_eq!(queue.peak_bytes(), 2 * (512 * 4096));
+}
+
+#[test]
+fn free_memory_stays_within_the_bound_of_the_queue() {
+    let bytes = 600 * 4096;
+    let queue = wide_queue(bytes);
+    let held: Vec<_> = (0..3).map(|_| gather_large(&queue, 260)).collect();
+    drop(held);
+    // Of three buffers two are within the bound. One of them goes for the rows that neither holds.
+    gather_large(&queue, 300);
+    assert!(queue.peak_bytes() <= bytes, "{}", queue.peak_bytes());
 }

@@ -1,0 +1,160 @@
+//! The memory of the rows of a queue: counted while the queue has it, and used again.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytemuck::Pod;
+use lodestore_graph::lock::IgnorePoison;
+
+use crate::buffer::RowBuffer;
+
+/// Buffers below this many bytes are left to the allocator, which keeps their pages itself.
+const MIN_FREE_BYTES: usize = 1 << 20;
+/// Most buffers that wait to be used again.
+const FREE_BUFFERS_MAX: usize = 4;
+
+/// The memory for rows that a queue has: rows that were not taken, those pulled together, and free
+/// buffers.
+#[derive(Debug)]
+pub(super) struct RowMemory {
+    n_bytes: AtomicUsize,
+    peak_bytes: AtomicUsize,
+    /// Most bytes with free buffers among them.
+    limit_bytes: usize,
+    /// Buffers of rows that the user has dropped.
+    free: Mutex<Vec<RowBuffer>>,
+}
+
+/// Rows that count until they are taken or dropped.
+pub(super) struct CountedRows {
+    pub(super) rows: RowBuffer,
+    n_bytes: usize,
+    memory: Arc<RowMemory>,
+}
+
+/// The rows of a request. Their memory serves a later request once they are dropped.
+#[derive(Debug)]
+pub struct GatheredRows {
+    rows: RowBuffer,
+    memory: Option<Arc<RowMemory>>,
+}
+
+impl RowMemory {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self {
+            n_bytes: AtomicUsize::new(0),
+            peak_bytes: AtomicUsize::new(0),
+            limit_bytes,
+            free: Mutex::default(),
+        }
+    }
+
+    /// Returns the most bytes that were in memory at once.
+    pub(super) fn peak_bytes(&self) -> usize {
+        self.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that are in memory now.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_bytes.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, n_bytes: usize) {
+        let before = self.n_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        self.peak_bytes.fetch_max(before + n_bytes, Ordering::Relaxed);
+    }
+
+    fn remove(&self, n_bytes: usize) {
+        self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the smallest free buffer for `n_bytes`, and frees the others where the new rows would
+    /// pass the limit beside them.
+    fn reuse(&self, n_bytes: usize) -> RowBuffer {
+        if n_bytes < MIN_FREE_BYTES {
+            return RowBuffer::default();
+        }
+        let mut free = self.free.lock().ignore_poison();
+        let fitting = free.iter().enumerate().filter(|(_, buffer)| buffer.capacity() >= n_bytes);
+        let smallest = fitting.min_by_key(|(_, buffer)| buffer.capacity()).map(|(at, _)| at);
+        let buffer = match smallest {
+            Some(at) => free.swap_remove(at),
+            None => RowBuffer::default(),
+        };
+        self.remove(buffer.capacity());
+        while self.n_bytes().saturating_add(n_bytes) > self.limit_bytes {
+            let Some(unused) = free.pop() else { break };
+            self.remove(unused.capacity());
+        }
+        buffer
+    }
+
+    /// Keeps the buffer of rows that the user has dropped, if there is room for it.
+    fn keep(&self, buffer: RowBuffer) {
+        let n_bytes = buffer.capacity();
+        // In a forked child nobody would unlock a lock that its parent held.
+        let Ok(mut free) = self.free.try_lock() else { return };
+        let has_room = self.n_bytes().saturating_add(n_bytes) <= self.limit_bytes;
+        if n_bytes >= MIN_FREE_BYTES && free.len() < FREE_BUFFERS_MAX && has_room {
+            self.add(n_bytes);
+            free.push(buffer);
+        }
+    }
+}
+
+impl CountedRows {
+    /// Makes room for the rows of a request.
+    pub(super) fn new(n_bytes: usize, memory: &Arc<RowMemory>) -> Self {
+        let rows = memory.reuse(n_bytes);
+        let mut counted = Self { rows, n_bytes: 0, memory: Arc::clone(memory) };
+        counted.resize(n_bytes);
+        counted
+    }
+
+    /// Makes room for other rows; memory for more of them stays.
+    pub(super) fn resize(&mut self, n_bytes: usize) {
+        self.rows.resize(n_bytes);
+        let held = self.rows.capacity();
+        self.memory.add(held.saturating_sub(self.n_bytes));
+        self.n_bytes = held.max(self.n_bytes);
+    }
+
+    pub(super) fn take(mut self) -> GatheredRows {
+        let rows = std::mem::take(&mut self.rows);
+        GatheredRows { rows, memory: Some(Arc::clone(&self.memory)) }
+    }
+}
+
+impl Drop for CountedRows {
+    fn drop(&mut self) {
+        self.memory.remove(self.n_bytes);
+    }
+}
+
+impl GatheredRows {
+    /// Returns no rows.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { rows: RowBuffer::default(), memory: None }
+    }
+
+    /// Returns the rows.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.rows.bytes()
+    }
+
+    /// Returns the rows as elements.
+    #[must_use]
+    pub fn elements<T: Pod>(&self) -> &[T] {
+        self.rows.elements()
+    }
+}
+
+impl Drop for GatheredRows {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.memory {
+            memory.keep(std::mem::take(&mut self.rows));
+        }
+    }
+}

@@ -18,6 +18,9 @@ pub struct BucketSummary {
     pub uuid: String,
     /// The newest version that every partition has published; `null` without one.
     pub version: Option<u32>,
+    /// This version and those before it that every partition still has, the newest first: as many
+    /// as were asked for.
+    pub versions: Vec<u32>,
     /// Its partitions.
     pub parts: Vec<BucketPart>,
 }
@@ -38,8 +41,8 @@ pub struct BucketPart {
 }
 
 impl Bucket {
-    /// Returns what is published.
-    pub fn inspect(&self) -> Result<BucketSummary, BucketError> {
+    /// Returns what is published, with the newest `n_versions` complete versions.
+    pub fn inspect(&self, n_versions: usize) -> Result<BucketSummary, BucketError> {
         self.run(async {
             let graph = self.graph().await?;
             let newest = |part| async move {
@@ -58,13 +61,10 @@ impl Bucket {
                     bytes: live.map_or(0, Publication::n_bytes),
                 });
             }
-            let version = match self.complete(graph, None).await {
-                Ok(complete) => complete.first().map(Publication::version),
-                Err(BucketError::NoVersion { .. }) => None,
-                Err(error) => return Err(error),
-            };
+            let versions = self.complete_versions(graph, n_versions.max(1)).await?;
+            let version = versions.first().copied();
             let (url, uuid) = (self.url().to_owned(), graph.graph.to_string());
-            Ok(BucketSummary { url, uuid, version, parts })
+            Ok(BucketSummary { url, uuid, version, versions, parts })
         })
     }
 }

@@ -27,7 +27,7 @@ pub enum Address {
 
 /// A text that is no address.
 #[derive(Debug, Error)]
-#[error("`{address}` is no address: {reason}; write HOST:PORT or unix:PATH")]
+#[error("`{address}` is not an address: {reason}; write HOST:PORT or unix:PATH")]
 pub struct AddressError {
     /// As given.
     pub address: String,
@@ -46,11 +46,11 @@ impl FromStr for Address {
             return Ok(Self::Tcp(address));
         }
         let bad = |reason: String| AddressError { address: text.to_owned(), reason };
-        let parts = text.rsplit_once(':').ok_or_else(|| bad("there is no port".to_owned()))?;
+        let parts = text.rsplit_once(':').ok_or_else(|| bad("it has no port".to_owned()))?;
         let (name, port) = parts;
         let port = port.parse().map_err(|error| bad(format!("port `{port}`: {error}")))?;
         if rustls::pki_types::DnsName::try_from(name).is_err() {
-            return Err(bad(format!("`{name}` is no name of a host")));
+            return Err(bad(format!("`{name}` is not the name of a host")));
         }
         Ok(Self::Host { name: name.into(), port })
     }

@@ -341,6 +341,38 @@ impl Bucket {
         graph: GraphIdentity,
         wanted: Option<u32>,
     ) -> Result<Vec<Publication>, BucketError> {
+        self.search_complete(graph, wanted, u32::MAX).await
+    }
+
+    /// Returns the newest versions that every partition has published, at most `n_versions`.
+    pub(crate) async fn complete_versions(
+        &self,
+        graph: GraphIdentity,
+        n_versions: usize,
+    ) -> Result<Vec<u32>, BucketError> {
+        let mut versions = Vec::new();
+        let mut highest = u32::MAX;
+        while versions.len() < n_versions {
+            let complete = match self.search_complete(graph, None, highest).await {
+                Ok(complete) => complete,
+                Err(BucketError::NoVersion { .. }) => break,
+                Err(error) => return Err(error),
+            };
+            let Some(version) = complete.first().map(Publication::version) else { break };
+            versions.push(version);
+            highest = version.saturating_sub(1);
+        }
+        Ok(versions)
+    }
+
+    /// Returns the publications that hold the version `wanted`, else the newest version up to
+    /// `highest` that every partition has.
+    async fn search_complete(
+        &self,
+        graph: GraphIdentity,
+        wanted: Option<u32>,
+        highest: u32,
+    ) -> Result<Vec<Publication>, BucketError> {
         let missing =
             |at: usize| BucketError::NoVersion { url: self.url.clone(), wanted, part: part_at(at) };
         let newest = |part: PartId| async move { self.newest(graph, part, 0).await };
@@ -353,6 +385,9 @@ impl Bucket {
             last_read.push(newest);
         }
         let mut search = CompleteSearch::new(seen, wanted);
+        if let Some(above) = highest.checked_add(1) {
+            search.reject(above);
+        }
         loop {
             let (version, sequences) = match search.next() {
                 Step::Read(reads) => {

@@ -166,10 +166,21 @@ fn a_round_publishes_one_version_whatever_is_committed_meanwhile() {
         let mut go_on = |_, _| std::ops::ControlFlow::Continue(());
         live.compact(None, None, lodestore_store::update::Folding::Deltas, &mut go_on).unwrap();
         ours.take_turns(&live, &[turn(1, &cut)]).remove(0).unwrap();
-        let summary = bucket(&memory).inspect().unwrap();
+        let summary = bucket(&memory).inspect(1).unwrap();
         assert_eq!(summary.version, Some(version));
+        assert_eq!(summary.versions, [version]);
     }
     assert_eq!(round(&mut ours, &live), Some(7));
+    let complete = bucket(&memory).inspect(10).unwrap().versions;
+    assert_eq!(complete[0], 7);
+    assert!(complete.is_sorted_by(|a, b| a > b), "{complete:?}");
+    assert!(complete.contains(&4), "{complete:?}");
+    for version in 1..=7 {
+        let options = PullOptions { version: Some(version), ..PullOptions::default() };
+        let into = dir.path().join(format!("version-{version}"));
+        let pulled = bucket(&memory).pull(&into, &options, &mut |_, _| {});
+        assert_eq!(pulled.is_ok(), complete.contains(&version), "version {version}: {pulled:?}");
+    }
     ours.end();
     assert!(memory.keys("pushing").is_empty());
     drop(live);

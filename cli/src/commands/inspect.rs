@@ -12,22 +12,31 @@ use lodestore_store::inspect::{DiskSummary, GraphSummary, TensorSummary, inspect
 use crate::console::Console;
 use crate::human;
 use crate::table::Table;
+use crate::usage::UsageError;
 
 /// Show what a graph holds: nodes, tensors, partitions, sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
   lode inspect my-graph
-  lode inspect s3://bucket/my-graph")]
+  lode inspect s3://bucket/my-graph --versions 10")]
 pub(crate) struct InspectArgs {
     /// Folder of the graph, or its URL in object storage.
     graph: PathBuf,
+    /// List this many of the newest versions that every partition has in object storage.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    versions: Option<u16>,
 }
 
 impl InspectArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         if let Some(url) = url_of(&self.graph) {
-            return console.report(&Bucket::open(url)?.inspect()?, text_of_bucket);
+            let n_versions = self.versions.unwrap_or(1).into();
+            return console.report(&Bucket::open(url)?.inspect(n_versions)?, text_of_bucket);
+        }
+        if self.versions.is_some() {
+            let message = "--versions lists those in object storage; of a folder all are shown";
+            return Err(UsageError::new(message).into());
         }
         let summary = inspect(&Graph::open(&self.graph)?)?;
         console.report(&summary, text)
@@ -50,9 +59,11 @@ fn text_of_bucket(summary: &BucketSummary) -> String {
             human::bytes(part.bytes),
         ]);
     }
-    let version = match summary.version {
-        Some(version) => format!("version {version}"),
-        None => "no version that every partition has published".to_owned(),
+    let versions: Vec<String> = summary.versions.iter().map(u32::to_string).collect();
+    let version = match versions.len() {
+        0 => "no version that every partition has published".to_owned(),
+        1 => format!("version {}", versions[0]),
+        _ => format!("versions {}", versions.join(", ")),
     };
     format!("{}: {version}, uuid {}\n\n{parts}", summary.url, summary.uuid)
 }

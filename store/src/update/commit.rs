@@ -288,8 +288,11 @@ impl GraphHandle {
         version: VersionId,
     ) -> Result<(), StoreError> {
         let mut changed = ChangedParts { version: version.number, ..ChangedParts::default() };
+        // Where this commit aligns partitions, one of them may come back from a copy of the version
+        // before, whose rows it does not have now.
+        let is_aligning = !are_of_one_version(parts);
         for part in parts {
-            if part.listed().any(|tensor| tensor.prepared().is_some()) {
+            if is_aligning || part.listed().any(|tensor| tensor.prepared().is_some()) {
                 changed.parts.insert(part.part.0.into());
             }
         }
@@ -321,6 +324,21 @@ impl GraphHandle {
             self.version.store(lowest, Ordering::Release);
         }
     }
+}
+
+/// Returns whether partitions have made their version by one commit, as far as their ids say so.
+fn are_of_one_version(parts: &[Arc<PartHandle>]) -> bool {
+    let mut shared = CommitId::UNKNOWN;
+    for part in parts {
+        let version = part.version_id();
+        if version.number != parts[0].version() || !shared.may_be_shared_with(version.commit) {
+            return false;
+        }
+        if version.commit.is_shared() {
+            shared = version.commit;
+        }
+    }
+    true
 }
 
 impl PartHandle {

@@ -104,6 +104,22 @@ fn a_partition_that_lags_by_more_than_a_commit_is_refused_until_it_is_aligned() 
     assert_eq!(commit_all(&writer(&ring), 4), 6);
 }
 
+/// The aligned partition had no rows of the commit that aligns it, and has fewer than at the version
+/// before.
+#[test]
+fn a_copy_of_the_version_before_an_alignment_is_not_rolled_forward() {
+    let ring = ring(N_NODES, 2, 2);
+    commit_all(&writer(&ring), 1);
+    let early = Copied::of(&ring, 1);
+    commit_all(&writer(&ring), 2);
+    commit_all(&writer(&ring), 3);
+    let late = Copied::of(&ring, 1);
+    early.bring_back();
+    drop(aligned(&ring));
+    late.bring_back();
+    refusal(&ring);
+}
+
 #[test]
 fn a_partition_that_lost_rows_of_the_last_commit_is_not_rolled_forward() {
     let ring = ring(N_NODES, 2, 2);

@@ -3,14 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../benches/src/graph.rs"]
-#[allow(unreachable_pub, dead_code, reason = "public where it lives")]
-mod graph;
-mod support;
-
-#[path = "../store/tests/refused/child.rs"]
-#[allow(dead_code, reason = "its runs of scenarios have no deadline")]
-mod child;
 #[path = "adversity/descriptors.rs"]
 mod descriptors;
 #[path = "adversity/full_disk.rs"]

@@ -10,16 +10,15 @@ mod faults;
 mod following;
 #[path = "etcd/secured.rs"]
 mod secured;
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use engine::Engine;
 use lodestore_client::{Client, ClientConfig};
-use support::process::Serving;
-use support::workload::{Workload, known_graph};
 use tempfile::TempDir;
+use testing::process::Serving;
+use testing::workload::{Workload, known_graph};
 
 const N_NODES: u32 = 600;
 

@@ -5,11 +5,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod support;
-
-#[path = "../store/tests/refused/child.rs"]
-#[allow(dead_code, reason = "other tests give something up")]
-mod child;
 #[path = "forked/prefetching.rs"]
 mod prefetching;
 #[path = "forked/reading.rs"]
@@ -20,7 +15,7 @@ mod writing;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::process::finish;
+use testing::process::finish;
 
 /// Longest time for a scenario, whose children have 20 s each.
 const SCENARIO_DEADLINE: Duration = Duration::from_secs(120);
@@ -41,7 +36,7 @@ fn run(scenario: &str) {
 #[test]
 #[ignore = "the others run it, each in a process of its own"]
 fn process_under_test() {
-    let Some((scenario, _)) = child::own() else { return };
+    let Some((scenario, _)) = testing::child::own() else { return };
     match scenario.split_once(' ') {
         Some(("gather", way)) => reading::forks_while_it_gathers(way),
         Some(("lock", way)) => reading::forks_while_locks_are_held(way),

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod support;
-
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,9 +16,9 @@ use std::time::{Duration, Instant};
 use lodestore_graph::npy::NpyType;
 use serde_json::Value;
 
-use support::graph::Source;
-use support::process::{Finished, Serving, command, finish};
-use support::{Numbers, write_npy};
+use testing::graph::Source;
+use testing::process::{Finished, Serving, command, finish};
+use testing::{Numbers, write_npy};
 
 const N_NODES: u32 = 600;
 const URL: &str = "s3://graphs/below/g";

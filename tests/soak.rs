@@ -29,7 +29,6 @@ mod moves;
 mod relay;
 #[path = "soak/report.rs"]
 mod report;
-mod support;
 #[path = "soak/verdict.rs"]
 mod verdict;
 #[path = "soak/visits.rs"]
@@ -47,7 +46,7 @@ use faults::{Faults, Scene};
 use growth::Growth;
 use monitor::{Monitor, READERS, TEST, WRITERS};
 use report::Report;
-use support::workload::{EndOnDrop, N_WRITERS, Workload};
+use testing::workload::{EndOnDrop, N_WRITERS, Workload};
 
 /// Nodes of the graph.
 const N_NODES: u32 = 6000;

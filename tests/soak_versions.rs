@@ -11,7 +11,6 @@
 mod history;
 #[path = "soak_versions/servers.rs"]
 mod servers;
-mod support;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +21,7 @@ use history::{History, N_CLIENTS, TENSORS};
 use lodestore_client::{Client, ClientConfig, ClientError, Pin};
 use lodestore_graph::NodeId;
 use servers::{N_SERVERS, Servers, WRITER};
-use support::Numbers;
+use testing::Numbers;
 
 const ROW_BYTES: usize = 400;
 /// Longest time for a call that faults interrupt, with its repetitions.

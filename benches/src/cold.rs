@@ -8,9 +8,9 @@ use lodestore_store::Graph;
 use lodestore_store::source::open_source;
 use tempfile::TempDir;
 
-use crate::graph::{feature_graph, import_features};
 use crate::rounds::is_smoke;
 use crate::trace::Trace;
+use testing::features::{feature_graph, import_features};
 
 /// A graph of one partition with the tensor `feat`, and batches of it. The environment names them:
 /// `LODE_COLD_TABLE`, `LODE_COLD_TRACE` and `LODE_COLD_GRAPH`. Else small ones are generated.

@@ -1,8 +1,6 @@
 //! A tier that many threads use. It decides like a tier of one owner, and no reader ever sees a
 //! torn row, another's row, or one older than its request.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;

@@ -1,7 +1,5 @@
 //! Versioned rows on real threads, with rows of many lengths.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lodestore_cache::versioned::{TornRead, VersionedRows};

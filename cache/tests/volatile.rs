@@ -1,7 +1,5 @@
 //! Volatile rows beside a naive twin, and on real threads.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -8,16 +8,13 @@
 //!
 //! Run with `cargo run -p lodestore-client --example historical_embeddings`.
 
-#[path = "../../benches/src/graph.rs"]
-#[expect(dead_code, unreachable_pub, reason = "public where it lives")]
-mod graph;
-
 use std::error::Error;
 
 use lodestore_client::volatile::{Stamp, StampWanted, VolatileSource};
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::{NodeId, PartId, PartitionBook};
 use lodestore_server::{Server, ServerConfig};
+use testing::features::{feature_graph, row_of};
 
 const N_NODES: u32 = 1200;
 const N_PARTS: u16 = 4;
@@ -39,7 +36,7 @@ struct Outcome {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
-    let path = graph::feature_graph(dir.path(), N_NODES, N_FEATURES as u32, N_PARTS);
+    let path = feature_graph(dir.path(), N_NODES, N_FEATURES as u32, N_PARTS);
     let unix = dir.path().join("lode.sock");
     // `lode serve GRAPH --unix lode.sock --volatile h1:16xf32`.
     let config = ServerConfig {
@@ -154,7 +151,7 @@ fn second_layer(
 fn whole_graph(epoch: Stamp) -> Vec<f32> {
     let features = |node: NodeId| {
         neighbours(node).into_iter().flat_map(|it| {
-            let row = graph::row_of(it, N_FEATURES as u32);
+            let row = row_of(it, N_FEATURES as u32);
             row.chunks_exact(4)
                 .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
                 .collect::<Vec<_>>()

@@ -1,18 +1,11 @@
 //! A client and servers in one process. Every row arrives as it was imported, for any partitions,
 //! shards, sockets and ways of asking, and errors are reported.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-#[path = "../../benches/src/graph.rs"]
-#[expect(unreachable_pub, reason = "public where it lives")]
-mod graph;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
@@ -21,6 +14,7 @@ use lodestore_schema::limits::{IDS_PER_PULL_MAX, PREFIX_BYTES};
 use lodestore_schema::request::PullKind;
 use lodestore_schema::{FailureCode, Prefix, Reply, Request, RequestBody, WireVersions};
 use lodestore_server::{Server, ServerConfig, ServerError};
+use testing::features::{feature_graph, row_of, shuffled_ids};
 
 const WIDTH: u32 = 24;
 const ROW_BYTES: usize = WIDTH as usize * 4;

@@ -3,9 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-#[path = "../../benches/src/graph.rs"]
-#[expect(unreachable_pub, reason = "public where it lives")]
-mod graph;
 #[path = "sharing/leases.rs"]
 mod leases;
 #[path = "sharing/strange.rs"]
@@ -17,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_cache::PolicyKind;
 use lodestore_client::{Client, ClientConfig, PullKind as Kind, RowSource};
 use lodestore_graph::NodeId;
@@ -31,6 +27,7 @@ use lodestore_server::limits::{SHARED_BYTES_PER_SHARD, SHARED_SLOTS};
 use lodestore_server::{Server, ServerConfig};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use testing::features::{feature_graph, row_of, shuffled_ids};
 
 const N_NODES: u32 = 20_011;
 const WIDTH: u32 = 24;

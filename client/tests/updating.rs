@@ -1,42 +1,25 @@
 //! Puts, commits and compactions through servers. Every pull that begins after the commit of a put
 //! was acknowledged sees its row, and no earlier pull does, whatever the layout.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-#[path = "updating/concurrent.rs"]
 mod concurrent;
-#[path = "updating/cuts.rs"]
 mod cuts;
-#[path = "../../tests/support/edges.rs"]
-mod edges;
-#[path = "updating/followers.rs"]
 mod followers;
-#[path = "updating/frames.rs"]
 mod frames;
-#[path = "../../benches/src/graph.rs"]
-#[expect(unreachable_pub, reason = "public where it lives")]
-mod graph;
-#[path = "updating/halfway.rs"]
 mod halfway;
-#[path = "updating/stopping.rs"]
 mod stopping;
-#[path = "updating/tensors.rs"]
 mod tensors;
-#[path = "../../tests/support/wire.rs"]
-#[allow(dead_code, reason = "each test file uses its part of it")]
-mod wire;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use graph::{feature_graph, row_of, shuffled_ids};
 use lodestore_client::{Client, ClientConfig, ClientError, RowSource};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::request::PullKind;
 use lodestore_server::{Server, ServerConfig, ServerError};
 use lodestore_store::StoreError;
 use lodestore_store::update::KeepRule;
-use wire::PlainConnection;
+use testing::features::{feature_graph, row_of, shuffled_ids};
+use testing::wire::PlainConnection;
 
 const WIDTH: u32 = 24;
 const ROW_BYTES: usize = WIDTH as usize * 4;

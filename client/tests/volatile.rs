@@ -1,23 +1,13 @@
 //! Volatile tensors over real servers: what is published is pulled with its stamp, by whatever way,
 //! and never torn or older than was asked.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-#[path = "../../benches/src/graph.rs"]
-#[expect(dead_code, unreachable_pub, reason = "public where it lives")]
-mod graph;
-
-#[path = "volatile/bad.rs"]
 mod bad;
-#[path = "volatile/many.rs"]
 mod many;
-#[path = "volatile/publishers.rs"]
 mod publishers;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use graph::{feature_graph, shuffled_ids};
 use lodestore_client::error::FailureCode;
 use lodestore_client::source::TensorInfo;
 use lodestore_client::volatile::{
@@ -28,6 +18,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::limits::IDS_PER_PULL_MAX;
 use lodestore_server::{Server, ServerConfig};
 use lodestore_store::Dtype;
+use testing::features::{feature_graph, shuffled_ids};
 
 const N_NODES: u32 = 3000;
 const WIDTH: u32 = 60;

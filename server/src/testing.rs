@@ -14,9 +14,6 @@ use lodestore_store::source::{SourceError, TensorSource};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::{Dtype, GraphHandle, Importer};
 
-#[path = "../../tests/support/edges.rs"]
-mod edges;
-
 /// Bytes of a row: its node, and the turn in which it was put.
 pub(crate) const ROW_BYTES: usize = 8;
 
@@ -39,7 +36,7 @@ pub(crate) fn import(dir: &Path, n_nodes: u32) -> PathBuf {
     let (rows, options) = (Imported { n_nodes }, TensorOptions::default());
     importer.add_tensor("x", &rows, options, &nodes, &mut |_, _| {}).unwrap();
     importer.commit(&nodes, 1, Direction::Directed).unwrap();
-    edges::add_edges(&graph);
+    testing::edges::add_edges(&graph);
     graph
 }
 

@@ -10,8 +10,6 @@
 //!
 //! Its catalogs keep no copy of `graph.toml`.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 

@@ -8,8 +8,6 @@
 //! - `packed`: f32 × 64, row i is zeros, but `i` in column `i mod 64`;
 //! - `brain`: bf16 × 5, element j of row i is `i mod 128 + j`.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use lodestore_graph::npy::NpyType;
 
-use crate::support::graph::Source;
-use crate::support::process::{Finished, finish, lode_line};
-use crate::support::write_npy;
+use testing::graph::Source;
+use testing::process::{Finished, finish, lode_line};
+use testing::write_npy;
 
 /// Runs `lode` with at most `n_files` open files, and none but the standard three at its start.
 fn limited(n_files: u32, line: &str) -> Finished {

@@ -11,14 +11,14 @@ use lodestore_graph::npy::NpyType;
 use lodestore_store::verify::verify_rows;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, StoreError, View};
 
-use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, WIDTH, parts, put_row, turns};
-use crate::support::graph::Source;
-use crate::support::http::get;
-use crate::support::mount::Disk;
-use crate::support::names_in;
-use crate::support::process::{Serving, lode, lode_line};
-use crate::support::write_npy;
+use testing::features::feature_graph;
+use testing::graph::Source;
+use testing::http::get;
+use testing::mount::Disk;
+use testing::names_in;
+use testing::process::{Serving, lode, lode_line};
+use testing::write_npy;
 
 /// Disks that are filled up under writers.
 const ROUNDS: u32 = 3;

@@ -16,9 +16,9 @@ use lodestore_graph::NodeId;
 use lodestore_store::verify::verify_rows;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View};
 
-use crate::graph::feature_graph;
 use crate::load::{N_NODES, N_PARTS, N_WRITERS, WIDTH, nodes_of, parts, turns, work};
-use crate::support::Numbers;
+use testing::Numbers;
+use testing::features::feature_graph;
 
 const GRAPH: &str = "LODE_TEST_GRAPH";
 const FIRST_TURNS: &str = "LODE_TEST_FIRST_TURNS";

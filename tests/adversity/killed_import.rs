@@ -3,9 +3,9 @@
 use std::thread::sleep;
 use std::time::Instant;
 
-use crate::support::graph::Source;
-use crate::support::names_in;
-use crate::support::process::{command, lode};
+use testing::graph::Source;
+use testing::names_in;
+use testing::process::{command, lode};
 
 #[test]
 fn a_killed_import_leaves_a_whole_graph_or_none_and_the_next_one_succeeds() {

@@ -10,7 +10,7 @@ use std::thread;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, View};
 
-use crate::support::Numbers;
+use testing::Numbers;
 
 pub(crate) const N_NODES: u32 = 3000;
 pub(crate) const N_PARTS: u16 = 3;
@@ -99,7 +99,7 @@ pub(crate) fn turns(store: &EmbeddedStore, ids: &[NodeId]) -> Vec<u32> {
         if row == put_row(id, turn) {
             return turn;
         }
-        assert!(row == crate::graph::row_of(id, WIDTH), "node {id} is a mix: {row:02x?}");
+        assert!(row == testing::features::row_of(id, WIDTH), "node {id} is a mix: {row:02x?}");
         0
     };
     ids.iter().zip(rows.chunks_exact(ROW_BYTES)).map(turn).collect()

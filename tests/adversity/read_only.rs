@@ -2,10 +2,10 @@
 
 use lodestore_graph::npy::{NpyArray, NpyType};
 
-use crate::support::graph::{Source, WIDE};
-use crate::support::mount::Disk;
-use crate::support::process::{lode, lode_line};
-use crate::support::write_npy;
+use testing::graph::{Source, WIDE};
+use testing::mount::Disk;
+use testing::process::{lode, lode_line};
+use testing::write_npy;
 
 #[test]
 fn a_graph_on_a_read_only_mount_is_read_and_every_change_of_it_is_refused() {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustix::process::Resource;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
-use crate::child::{self, limit, refuse};
-use crate::support::graph::Source;
-use crate::support::process::{Finished, finish};
+use testing::child::{self, limit, refuse};
+use testing::graph::Source;
+use testing::process::{Finished, finish};
 
 /// Runs `lode serve` in a process that has given something up, and waits for its end.
 fn serve_after(scenario: &str, graph: &Path) -> Finished {

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::http::exchange;
+use testing::http::exchange;
 
 pub(crate) struct Engine {
     dir: TempDir,

@@ -7,9 +7,9 @@ use lodestore_client::ClientError;
 use rustix::process::Signal;
 
 use crate::engine::Engine;
-use crate::support::process::{lode_line, signal};
-use crate::support::workload::{Workload, known_graph};
 use crate::{N_NODES, begin, check, client, eventually, serve};
+use testing::process::{lode_line, signal};
+use testing::workload::{Workload, known_graph};
 
 #[test]
 fn servers_and_clients_wait_for_an_etcd_that_is_not_there_yet() {
@@ -118,7 +118,7 @@ fn forged_or_nonsense_keys_harm_no_client() {
     let told = other.stop_and_take_log();
     assert!(told.contains("is for servers of graph") && told.contains("test/graph"), "{told}");
     let ids = dir.path().join("ids.npy");
-    crate::support::write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[1], &[5u32]);
+    testing::write_npy(&ids, lodestore_graph::npy::NpyType::U32, &[1], &[5u32]);
     let (map, ids, out) = (engine.map(), ids.display(), dir.path().join("out.npy"));
     lode_line(&format!("gather --connect {map} --tensor feat --ids {ids} --out {}", out.display()))
         .succeeded();

@@ -8,8 +8,8 @@ use lodestore_client::transfer::{PartitionTransfer, TransferPlan};
 use lodestore_graph::PartId;
 use serde_json::json;
 
-use crate::support::workload::{EndOnDrop, N_WRITERS, Workload};
 use crate::{N_NODES, begin, check, client, eventually, serve};
+use testing::workload::{EndOnDrop, N_WRITERS, Workload};
 
 #[test]
 fn a_server_is_in_the_map_while_it_runs_with_what_it_serves() {

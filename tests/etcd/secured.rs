@@ -8,11 +8,11 @@ use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::npy::NpyType;
 
 use crate::engine::Engine;
-use crate::support::authority::Authority;
-use crate::support::process::{Serving, lode_line};
-use crate::support::workload::known_graph;
-use crate::support::{write_file, write_npy};
 use crate::{N_NODES, check};
+use testing::authority::Authority;
+use testing::process::{Serving, lode_line};
+use testing::workload::known_graph;
+use testing::{write_file, write_npy};
 
 const PASSWORD: &str = "0123456789SECRET";
 

@@ -17,8 +17,8 @@ use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;
 use lodestore_store::EmbeddedStore;
 
-use crate::support::fork::fork;
-use crate::support::graph::Source;
+use testing::fork::fork;
+use testing::graph::Source;
 
 const N_NODES: u32 = 600;
 const N_BATCHES: u32 = 400;

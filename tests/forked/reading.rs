@@ -10,12 +10,12 @@ use lodestore_client::{Client, ClientConfig, ClientError, PullKind, RowSource, S
 use lodestore_graph::NodeId;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 
-use crate::support::Numbers;
-use crate::support::authority::Authority;
-use crate::support::fork::{fork, fork_within};
-use crate::support::graph::{Source, WIDE};
-use crate::support::http::get;
-use crate::support::process::Serving;
+use testing::Numbers;
+use testing::authority::Authority;
+use testing::fork::{fork, fork_within};
+use testing::graph::{Source, WIDE};
+use testing::http::get;
+use testing::process::Serving;
 
 const N_NODES: u32 = 3000;
 const TENSORS: [&str; 2] = ["feat", "wide"];

@@ -15,9 +15,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::reading::EndsOnDrop;
-use crate::support::fork::fork;
-use crate::support::graph::Source;
-use crate::support::process::Serving;
+use testing::fork::fork;
+use testing::graph::Source;
+use testing::process::Serving;
 
 const N_NODES: u32 = 600;
 const ROW_BYTES: usize = 13 * 4;

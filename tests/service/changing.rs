@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, Pin, PullKind, RowSource};
 use lodestore_graph::NodeId;
 
-use crate::support::Numbers;
-use crate::support::process::Serving;
-use crate::support::workload::{ROW_BYTES, known_graph, put_row};
+use testing::Numbers;
+use testing::process::Serving;
+use testing::workload::{ROW_BYTES, known_graph, put_row};
 
 /// Enough for every shard to lend its rows of a pull to a client of a Unix socket.
 const N_NODES: u32 = 9000;

@@ -8,10 +8,10 @@ use lodestore_schema::request::PullKind;
 use lodestore_schema::{FailureCode, Reply, Request, RequestBody};
 use rustix::process::Signal;
 
-use crate::support::graph::Source;
-use crate::support::process::{Serving, signal};
-use crate::support::wire::PlainConnection;
 use crate::{broken, metric, wait_until};
+use testing::graph::Source;
+use testing::process::{Serving, signal};
+use testing::wire::PlainConnection;
 
 const PULL: RequestBody = RequestBody::Pull { tensor: 0, kind: PullKind::Sync };
 

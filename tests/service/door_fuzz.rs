@@ -13,13 +13,13 @@ use lodestore_schema::request::PullKind;
 use lodestore_schema::{Request, RequestBody, Token};
 
 use crate::fuzz::pull_honestly;
-use crate::support::Numbers;
-use crate::support::authority::Authority;
-use crate::support::graph::Source;
-use crate::support::process::Serving;
-use crate::support::write_file;
 use crate::tls::first_flight;
 use crate::{Truth, broken, is_long, metric, rss_bytes, wait_until};
+use testing::Numbers;
+use testing::authority::Authority;
+use testing::graph::Source;
+use testing::process::Serving;
+use testing::write_file;
 
 const SECRET: &[u8] = b"s3cret-s3cret-s3cret-0";
 const N_THREADS: u64 = 3;

@@ -14,10 +14,10 @@ use lodestore_schema::{Prefix, Reply, Request, RequestBody, WireVersions};
 use rustix::process::Signal;
 
 use crate::Truth;
-use crate::support::Numbers;
-use crate::support::graph::Source;
-use crate::support::process::{Serving, command, finish, lode_line, signal};
-use crate::support::wire::PlainConnection;
+use testing::Numbers;
+use testing::graph::Source;
+use testing::process::{Serving, command, finish, lode_line, signal};
+use testing::wire::PlainConnection;
 
 fn connect(addresses: &[&str], deadline: Duration) -> Client {
     Client::connect(addresses, ClientConfig { deadline, ..ClientConfig::default() }).unwrap()

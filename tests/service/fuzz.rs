@@ -26,10 +26,10 @@ use lodestore_schema::request::{
 use lodestore_schema::versions::{PartVersion, VersionTag};
 use lodestore_schema::{Request, RequestBody, Token, Versions};
 
-use crate::support::Numbers;
-use crate::support::graph::{Source, WIDE};
-use crate::support::process::Serving;
 use crate::{Truth, broken, is_long, metric, rss_bytes, wait_until};
+use testing::Numbers;
+use testing::graph::{Source, WIDE};
+use testing::process::Serving;
 
 const N_NODES: u32 = 400;
 const N_THREADS: u64 = 4;

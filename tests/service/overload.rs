@@ -8,9 +8,9 @@ use lodestore_schema::{FailureCode, Request, RequestBody, Token};
 use serde_json::Value;
 
 use crate::rss_bytes;
-use crate::support::graph::Source;
-use crate::support::process::{Serving, lode_line};
-use crate::support::wire::PlainConnection;
+use testing::graph::Source;
+use testing::process::{Serving, lode_line};
+use testing::wire::PlainConnection;
 
 fn rows_per_second(report: &Value) -> f64 {
     report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()

@@ -8,8 +8,8 @@ use lodestore_client::{Client, ClientConfig, ClientError, Pin, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_schema::FailureCode;
 
-use crate::support::graph::Source;
-use crate::support::process::{Serving, lode_line};
+use testing::graph::Source;
+use testing::process::{Serving, lode_line};
 
 fn config(pin: bool) -> ClientConfig {
     ClientConfig { pin: pin.then_some(Pin::Newest), ..ClientConfig::default() }

@@ -9,9 +9,9 @@ use lodestore_graph::NodeId;
 use lodestore_graph::npy::NpyType;
 
 use crate::Truth;
-use crate::support::graph::{Source, shuffled_ids};
-use crate::support::process::{Serving, lode_line};
-use crate::support::write_npy;
+use testing::graph::{Source, shuffled_ids};
+use testing::process::{Serving, lode_line};
+use testing::write_npy;
 
 /// Returns an address of this machine without another listener, before `server`.
 fn forward(server: &str) -> String {

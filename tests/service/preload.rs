@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 
-use crate::support::Numbers;
-use crate::support::http::get;
-use crate::support::names_in;
-use crate::support::process::{Serving, lode, lode_line};
-use crate::support::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload, known_graph};
 use crate::{metric, wait_until};
+use testing::Numbers;
+use testing::http::get;
+use testing::names_in;
+use testing::process::{Serving, lode, lode_line};
+use testing::workload::{EndOnDrop, N_WRITERS, ROW_BYTES, Workload, known_graph};
 
 const N_NODES: u32 = 9000;
 const N_PARTS: u16 = 3;

@@ -7,9 +7,9 @@ use lodestore_client::{Client, ClientConfig};
 use lodestore_graph::NodeId;
 use lodestore_schema::request::PullKind;
 
-use crate::support::graph::{Source, WIDE};
-use crate::support::process::{Serving, command};
 use crate::{metric, wait_until};
+use testing::graph::{Source, WIDE};
+use testing::process::{Serving, command};
 
 const N_NODES: u32 = 20_000;
 

@@ -6,8 +6,8 @@ use lodestore_graph::npy::NpyType;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::process::{Serving, lode_line};
-use crate::support::{Numbers, write_npy};
+use testing::process::{Serving, lode_line};
+use testing::{Numbers, write_npy};
 
 /// Short rows: every pull of some thousand reads most pages of the table, in reads of 1 MiB.
 const ROW_BYTES: usize = 32;

@@ -9,12 +9,12 @@ use lodestore_client::{Client, ClientConfig, Security};
 use lodestore_graph::NodeId;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::support::authority::Authority;
-use crate::support::graph::Source;
-use crate::support::http::exchange;
-use crate::support::process::{Finished, Serving, lode_line};
-use crate::support::write_file;
 use crate::wait_until;
+use testing::authority::Authority;
+use testing::graph::Source;
+use testing::http::exchange;
+use testing::process::{Finished, Serving, lode_line};
+use testing::write_file;
 
 /// More than the time between two looks at the files.
 const LOOKED: Duration = Duration::from_secs(5);

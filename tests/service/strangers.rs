@@ -12,11 +12,11 @@ use lodestore_schema::hello::hello;
 use lodestore_schema::limits::HELLO_BYTES;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::support::authority::Authority;
-use crate::support::graph::Source;
-use crate::support::process::Serving;
 use crate::tls::first_flight;
 use crate::{metric, wait_until};
+use testing::authority::Authority;
+use testing::graph::Source;
+use testing::process::Serving;
 
 /// Connections of one shard that may be about to be let in.
 const ENTERING_MAX: f64 = 256.0;

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use lodestore_client::{Client, ClientConfig, Security};
 use lodestore_graph::NodeId;
 
-use crate::support::authority::Authority;
-use crate::support::graph::Source;
-use crate::support::process::{Serving, command, lode_line};
-use crate::support::write_file;
 use crate::{metric, wait_until};
+use testing::authority::Authority;
+use testing::graph::Source;
+use testing::process::{Serving, command, lode_line};
+use testing::write_file;
 
 #[test]
 fn rows_come_under_tls_from_servers_whose_certificate_is_right_and_from_no_other() {

@@ -11,12 +11,12 @@ use lodestore_schema::hello::hello;
 use lodestore_schema::limits::REQUEST_BODY_BYTES_MAX;
 use lodestore_schema::{FailureCode, Prefix, Request, RequestBody, Token};
 
-use crate::support::graph::Source;
-use crate::support::http::{exchange, get};
-use crate::support::process::{Serving, lode_line};
-use crate::support::wire::PlainConnection;
-use crate::support::{write_file, write_npy};
 use crate::{metric, rss_bytes, wait_until};
+use testing::graph::Source;
+use testing::http::{exchange, get};
+use testing::process::{Serving, lode_line};
+use testing::wire::PlainConnection;
+use testing::{write_file, write_npy};
 
 const SECRET: &str = "s3cret-s3cret-s3cret-0";
 

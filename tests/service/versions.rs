@@ -17,10 +17,10 @@ use lodestore_schema::limits::{HELLO_BYTES, WIRE_VERSION};
 use lodestore_schema::request::PullKind;
 use lodestore_schema::{Token, WireError, WireVersions};
 
-use crate::support::graph::Source;
-use crate::support::process::{Serving, lode_line};
-use crate::support::wire::PlainConnection;
 use crate::{metric, wait_until};
+use testing::graph::Source;
+use testing::process::{Serving, lode_line};
+use testing::wire::PlainConnection;
 
 /// The hello of version 3, recorded: a peer of it takes these bytes and no others.
 const HELLO_3: [u8; HELLO_BYTES] = *b"LODESTOR\x03\0\0\0\0\0\0\0";

@@ -6,10 +6,10 @@ use lodestore_client::volatile::{STAMP_MAX, StampWanted, VolatilePulled, Volatil
 use lodestore_client::{Client, ClientConfig, ClientError};
 use lodestore_graph::NodeId;
 
-use crate::support::graph::Source;
-use crate::support::process::{Serving, lode_line};
-use crate::support::write_file;
 use crate::{metric, wait_until};
+use testing::graph::Source;
+use testing::process::{Serving, lode_line};
+use testing::write_file;
 
 const ROW_BYTES: usize = 12;
 

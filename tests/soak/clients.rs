@@ -9,8 +9,8 @@ use lodestore_graph::NodeId;
 
 use crate::error_counts::ErrorCounts;
 use crate::monitor::Monitor;
-use crate::support::Numbers;
-use crate::support::workload::{EndOnDrop, Workload};
+use testing::Numbers;
+use testing::workload::{EndOnDrop, Workload};
 
 /// Pause after a call that failed: a client that retries must not spin.
 const PAUSE: Duration = Duration::from_millis(5);

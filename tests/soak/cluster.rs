@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::DEADLINE;
 use crate::relay::Relay;
-use crate::support::Numbers;
-use crate::support::mount::Disk;
-use crate::support::process::Serving;
-use crate::support::workload::known_graph;
+use testing::Numbers;
+use testing::mount::Disk;
+use testing::process::Serving;
+use testing::workload::known_graph;
 
 pub(crate) const N_SERVERS: usize = 4;
 pub(crate) const N_PARTS: u16 = 6;
@@ -167,7 +167,7 @@ impl Cluster {
     /// Removes released folders, as operators do, once another server has the partition.
     pub(crate) fn tidy(&self) {
         for (at, folder) in self.folders.iter().enumerate() {
-            for name in crate::support::names_in(folder) {
+            for name in testing::names_in(folder) {
                 let Some((part, _)) = name.split_once(".moved-") else { continue };
                 let part: u16 = part["part-".len()..].parse().unwrap();
                 if (0..N_SERVERS).any(|other| other != at && self.owns(other, part)) {
@@ -185,7 +185,7 @@ impl Cluster {
             }
         }
         for to in 0..N_SERVERS {
-            for name in crate::support::names_in(&self.folders[to]) {
+            for name in testing::names_in(&self.folders[to]) {
                 let Some((part, _)) = name.split_once(".copy-") else { continue };
                 let part: u16 = part["part-".len()..].parse().unwrap();
                 if let Err(error) = self.take_up(part, to, &name) {

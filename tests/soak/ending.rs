@@ -8,9 +8,9 @@ use lodestore_client::{Client, ClientConfig, RowSource};
 use lodestore_graph::{NodeId, PartId};
 
 use crate::cluster::{Cluster, N_PARTS, N_SERVERS, STEADY};
-use crate::support::http::get;
-use crate::support::process::{Serving, lode_line};
-use crate::support::workload::Workload;
+use testing::http::get;
+use testing::process::{Serving, lode_line};
+use testing::workload::Workload;
 
 /// Longest time for a server to see that its clients have left.
 const LEAVE_MAX: Duration = Duration::from_secs(20);

@@ -9,8 +9,8 @@ use rustix::process::Signal;
 use crate::clients::{Clients, Habit};
 use crate::cluster::{Cluster, N_SERVERS, STEADY};
 use crate::monitor::{CALL_OF_TEST, TEST};
-use crate::support::Numbers;
-use crate::support::process::signal;
+use testing::Numbers;
+use testing::process::signal;
 
 /// Longest time for a commit, or to ask for a compaction.
 const ASK_MAX: Duration = Duration::from_secs(3);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::support::process::Serving;
+use testing::process::Serving;
 
 /// Memory that it may take at any time. It has its tier (64 MiB), requests of a shard (64 MiB) and
 /// buffers kept for the next (32 MiB). It also has rows outside tables (128 MiB, and as much again

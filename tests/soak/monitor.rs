@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::process::children_of;
-use crate::support::workload::{EndOnDrop, Workload};
+use testing::process::children_of;
+use testing::workload::{EndOnDrop, Workload};
 
 /// Calls in progress: those of writers, of readers, of the test itself, and the calls that are part
 /// of that.

@@ -12,8 +12,8 @@ use crate::clients::Habit;
 use crate::cluster::{N_PARTS, N_SERVERS};
 use crate::faults::{Faults, Scene};
 use crate::monitor::CALL_OF_TEST;
-use crate::support::process::{command, finish, signal};
 use crate::{DEADLINE, DEADLINE_SHORT};
+use testing::process::{command, finish, signal};
 
 /// Longest time until a client maps memory of a server.
 const SHARED_MAX: Duration = Duration::from_secs(3);

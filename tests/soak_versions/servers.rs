@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use crate::ROW_BYTES;
 use crate::history::row_of;
-use crate::support::process::{Serving, lode_line, signal};
-use crate::support::{Numbers, write_npy};
+use testing::process::{Serving, lode_line, signal};
+use testing::{Numbers, write_npy};
 
 pub(crate) const N_SERVERS: usize = 3;
 pub(crate) const WRITER: usize = 0;

@@ -30,7 +30,7 @@ impl File {
     pub(crate) fn is_product(&self) -> bool {
         let Some((_, below)) = self.path.split_once("/src/") else { return false };
         self.code.is_some()
-            && !self.path.starts_with("tests/")
+            && !["tests/", "testing/"].iter().any(|folder| self.path.starts_with(folder))
             && !below.split(['/', '.']).any(|part| part == "tests" || part.ends_with("_tests"))
     }
 }

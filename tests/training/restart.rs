@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lodestore_client::ClientConfig;
 
-use crate::support::graph::generated;
-use crate::support::process::{Serving, command};
+use testing::graph::generated;
+use testing::process::{Serving, command};
 
 /// A process that ends with the test, however that does.
 struct Trainer(Child);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::*;
-use crate::support::process::signal;
+use testing::process::signal;
 
 const DIM: u64 = 16;
 

@@ -11,8 +11,8 @@ use lodestore_server::{Server, ServerConfig};
 use lodestore_store::follow::Manifest;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions};
 
-use crate::graph::feature_graph;
-use crate::{WIDTH, config, connect, edges, put_rows};
+use crate::updating::{WIDTH, config, connect, put_rows};
+use testing::features::feature_graph;
 
 const PART: PartId = PartId(0);
 
@@ -63,7 +63,7 @@ impl FollowedServer for Folder {
 fn a_server_that_is_the_writer_no_more_is_not_followed_on() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 8, WIDTH, 2);
-    edges::add_edges(&graph);
+    testing::edges::add_edges(&graph);
     let [copy, into, first, second] =
         ["copy", "into", "first", "second"].map(|name| dir.path().join(name));
     assert!(Command::new("cp").args(["-r".as_ref(), &*graph, &*copy]).status().unwrap().success());

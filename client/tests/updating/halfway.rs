@@ -82,7 +82,7 @@ impl FollowedServer for Taking {
 fn a_client_goes_back_in_time_on_none_of_many_partitions() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
-    edges::add_edges(&graph);
+    testing::edges::add_edges(&graph);
     let (writer, address) = start(&config(&graph, 1));
     let mut near = Following::new(&address, &dir.path().join("near"), 0..N_PARTS);
     let mut far = Following::new(&address, &dir.path().join("far"), 0..N_PARTS);
@@ -186,7 +186,7 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     const OF_FIRST: u16 = 72;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
-    edges::add_edges(&graph);
+    testing::edges::add_edges(&graph);
     let of = |parts: Range<u16>| ServerConfig {
         parts: parts.map(PartId).collect(),
         ..config(&graph, 1)

@@ -37,7 +37,7 @@ struct Idle {
 impl Idle {
     fn new(dir: &Path, tensors: &[(&str, f32)], volatile: &str) -> Self {
         let graph = feature_graph(dir, N_NODES, WIDTH, 2);
-        edges::add_edges(&graph);
+        testing::edges::add_edges(&graph);
         tensors.iter().for_each(|(name, value)| add(&graph, name, *value));
         let socket = dir.join("socket");
         let mut config = ServerConfig { listen: None, ..config(&graph, 2) };

@@ -11,8 +11,8 @@ use lodestore_store::{Graph, OpenMode, OpenOptions};
 
 use super::*;
 use crate::config::ServerConfig;
-use crate::shard::wire::PlainConnection;
 use crate::testing::{Faulty, OpenFault, fetch, import, put, row};
+use testing::wire::PlainConnection;
 
 fn open_writer(graph: &Path) -> Arc<GraphHandle> {
     let graph = Graph::open(graph).unwrap();

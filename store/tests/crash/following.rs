@@ -16,10 +16,10 @@ use lodestore_store::{
     EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError, View,
 };
 
-use crate::import::imported;
-use crate::small::{N_NODES, OUT, TENSORS};
-use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
-use crate::world::Finding;
+use crate::crash::import::imported;
+use crate::crash::small::{N_NODES, OUT, TENSORS};
+use crate::crash::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::crash::world::Finding;
 
 /// Pieces are shorter than most files.
 const PIECE: usize = 5000;
@@ -47,7 +47,7 @@ fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreEr
 fn rows(live: &Arc<GraphHandle>) -> Result<Vec<Vec<u8>>, StoreError> {
     let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let gather = |tensor: &crate::small::Rows| {
+    let gather = |tensor: &crate::crash::small::Rows| {
         let mut out = vec![0; ids.len() * tensor.row_bytes];
         store.gather(tensor.name, &ids, &mut out).map(|()| out)
     };

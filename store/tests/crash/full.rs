@@ -5,9 +5,9 @@ use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
 use lodestore_store::update::Folding;
 use rustix::io::Errno;
 
-use crate::import::imported;
-use crate::small::N_NODES;
-use crate::world::{Finding, Model, Op, World};
+use crate::crash::import::imported;
+use crate::crash::small::N_NODES;
+use crate::crash::world::{Finding, Model, Op, World};
 
 const ALL: u16 = (1 << N_NODES) - 1;
 

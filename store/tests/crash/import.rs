@@ -8,9 +8,9 @@ use lodestore_store::file_system::FileSystem;
 use lodestore_store::file_system::crash::{CrashDevice, Neglect};
 use lodestore_store::import::ImportError;
 
-use crate::small::{OUT, import};
-use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
-use crate::world::{Finding, Model, Op, World};
+use crate::crash::small::{OUT, import};
+use crate::crash::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::crash::world::{Finding, Model, Op, World};
 
 /// Returns a device with the folder of graphs.
 fn with_folder() -> CrashDevice {

@@ -10,9 +10,9 @@ use lodestore_store::file_system::{Access, Change, FileSystem};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError};
 
-use crate::small::{BOUNDS, OUT, TENSORS, import};
-use crate::updates::Updates;
-use crate::world::{Model, Op, World, nodes_of};
+use crate::crash::small::{BOUNDS, OUT, TENSORS, import};
+use crate::crash::updates::Updates;
+use crate::crash::world::{Model, Op, World, nodes_of};
 
 /// Rows by tensor and nodes, and the version that they were put for. Rows of version 2 and 3 are
 /// committed, of version 4 pending.

@@ -5,7 +5,7 @@ use std::error::Error;
 use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
 use rustix::io::Errno;
 
-use crate::world::Finding;
+use crate::crash::world::Finding;
 
 /// More operations than this mean that a scenario does not end.
 const MAX_OPERATIONS: u64 = 100_000;

@@ -18,10 +18,10 @@ use lodestore_store::{
 };
 use rustix::io::Errno;
 
-use crate::import::imported;
-use crate::small::{N_NODES, OUT};
-use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
-use crate::world::Finding;
+use crate::crash::import::imported;
+use crate::crash::small::{N_NODES, OUT};
+use crate::crash::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::crash::world::Finding;
 
 const NAME: &str = "emb";
 const ROW_BYTES: usize = 900;

@@ -10,10 +10,10 @@ use lodestore_store::update::Folding;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 use rustix::io::Errno;
 
-use crate::import::imported;
-use crate::small::{N_NODES, OUT};
-use crate::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
-use crate::world::{Finding, Model, Op, World};
+use crate::crash::import::imported;
+use crate::crash::small::{N_NODES, OUT};
+use crate::crash::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
+use crate::crash::world::{Finding, Model, Op, World};
 
 /// Operations of an opening, about; losses of power in it come at any of them.
 const OPENING: u64 = 12;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use lodestore_store::file_system::{Access, Disk, FileSystem};
 use lodestore_store::verify::verify;
 
-use crate::sample::{import, update};
-use crate::{Numbers, n_trials};
+use crate::damage::{Numbers, n_trials};
+use testing::sample::{import, update};
 
 pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 

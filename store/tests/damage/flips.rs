@@ -7,9 +7,9 @@ use lodestore_store::Graph;
 use lodestore_store::file_system::FileSystem;
 use lodestore_store::verify::{VerifyReport, verify_on};
 
-use crate::sample::{all_rows, import, update};
-use crate::still::Still;
-use crate::{Numbers, n_trials};
+use crate::damage::still::Still;
+use crate::damage::{Numbers, n_trials};
+use testing::sample::{all_rows, import, update};
 
 /// Verification's result for the picture as it is shown; `None` if it does not even start.
 pub(crate) fn verified(still: &Arc<Still>, dir: &Path) -> Option<VerifyReport> {

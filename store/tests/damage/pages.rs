@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::flips::verified;
-use crate::sample::{N_NODES, import, update};
-use crate::still::Still;
-use crate::{Numbers, n_trials};
+use crate::damage::flips::verified;
+use crate::damage::still::Still;
+use crate::damage::{Numbers, n_trials};
+use testing::sample::{N_NODES, import, update};
 
 const PAGE: usize = 4096;
 

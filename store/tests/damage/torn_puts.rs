@@ -11,8 +11,8 @@ use lodestore_store::repair::{RepairMode, repair};
 use lodestore_store::verify::verify;
 use proptest::prelude::*;
 
-use crate::catalogs::{Pairs, copy_tree, pairs};
-use crate::sample::{N_NODES, all_rows, import, update};
+use crate::damage::catalogs::{Pairs, copy_tree, pairs};
+use testing::sample::{N_NODES, all_rows, import, update};
 
 const SECTOR_BYTES: usize = 512;
 

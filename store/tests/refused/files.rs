@@ -13,7 +13,7 @@ use lodestore_store::{
 };
 use rustix::process::Resource;
 
-use crate::child::{child, limit};
+use testing::child::{child, limit};
 
 const N_PARTS: u32 = 60;
 const N_TENSORS: usize = 5;

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-mod child;
+use testing::child;
 mod files;
 mod readers;
-#[path = "../damage/sample.rs"]
-mod sample;
 mod threads;
 
 /// Not a test of its own: what the child processes of the other tests do.

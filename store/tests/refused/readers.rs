@@ -17,7 +17,7 @@ use rustix::process::Resource;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use uuid::Uuid;
 
-use crate::child::{check, child, limit, refuse, run, stderr};
+use testing::child::{check, child, limit, refuse, run, stderr};
 
 const N_ROWS: u32 = 5000;
 const ROW_BYTES: usize = 700;

@@ -14,8 +14,8 @@ use lodestore_store::repair::{RepairMode, repair_on};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{EmbeddedStore, Graph, View};
 
-use crate::child::{child, refuse};
-use crate::sample::{N_NODES, all_rows, import, update};
+use testing::child::{child, refuse};
+use testing::sample::{N_NODES, all_rows, import, update};
 
 const N_THREADS: usize = 4;
 

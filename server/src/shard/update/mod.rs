@@ -294,9 +294,4 @@ impl Shard {
 }
 
 #[cfg(test)]
-#[path = "../../../../tests/support/wire.rs"]
-#[allow(dead_code, reason = "each test file uses its part of it")]
-pub(crate) mod wire;
-
-#[cfg(test)]
 mod tests;

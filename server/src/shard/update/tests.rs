@@ -12,11 +12,11 @@ use lodestore_schema::{FailureCode, Reply, Request, RequestBody, Versions};
 use lodestore_store::CommitId;
 use lodestore_store::update::{Folding, KeepRule};
 
-use super::wire::PlainConnection;
 use crate::config::ServerConfig;
 use crate::limits::{CALLS_WAITING_MAX, WRITE_THREADS};
 use crate::server::Server;
 use crate::testing::{Faulty, OpenFault, import, put, row};
+use testing::wire::PlainConnection;
 
 fn serve(graph: &Path) -> (Server, PlainConnection) {
     let config = ServerConfig {

@@ -7,7 +7,6 @@ use lodestore_client::prefetch::PrefetchStats;
 
 use crate::bottleneck::StepSums;
 use crate::checkpoint::Measured;
-use crate::config::{Strategy, TrainConfig};
 use crate::metric::Accuracy;
 use crate::report::EpochReport;
 use crate::step::WorkerStep;
@@ -22,8 +21,6 @@ pub(crate) struct Record {
     pub(crate) setup_seconds: f64,
     /// The fill of the workers' sources, until an epoch has counted it.
     pub(crate) filled: LoadStats,
-    /// Whether an epoch's report has the figures of `hop`.
-    is_hop: bool,
     n_workers: u32,
     /// Bytes of a row of features.
     row_bytes: u64,
@@ -49,11 +46,24 @@ struct EpochSum {
     model_bytes: u64,
 }
 
+/// Figures of an epoch that only some strategies report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct EpochFigures {
+    /// Share of input rows that were remote and in no tier.
+    pub(crate) miss_rate: f64,
+    /// Bytes of models that moved to other workers.
+    pub(crate) model_bytes: u64,
+    /// Bytes of gradients and of their sums.
+    pub(crate) gradient_bytes: u64,
+    pub(crate) time_steps: u64,
+    /// How far the worker with most roots is above the mean, as a share of it.
+    pub(crate) roots_imbalance: f64,
+}
+
 impl Record {
     /// Returns the record of a run that begins.
-    pub(crate) fn new(config: &TrainConfig, row_bytes: u64) -> Self {
-        let is_hop = config.strategy == Strategy::Hop;
-        Self { is_hop, n_workers: config.workers, row_bytes, ..Self::default() }
+    pub(crate) fn new(n_workers: u32, row_bytes: u64) -> Self {
+        Self { n_workers, row_bytes, ..Self::default() }
     }
 
     /// Returns the record of a run that continues.
@@ -83,7 +93,11 @@ impl Record {
 
     /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and what
     /// partitions moved; `stats` are each worker's figures since the process began.
-    pub(crate) fn end_epoch(&mut self, report: &EpochReport, stats: &[MemberStats]) {
+    pub(crate) fn end_epoch(
+        &mut self,
+        report: &EpochReport,
+        stats: &[MemberStats],
+    ) -> EpochFigures {
         self.before.resize(stats.len(), MemberStats::default());
         let (sum, mut hot, mut prefetch) =
             (take(&mut self.epoch), LoadStats::default(), PrefetchStats::default());
@@ -109,14 +123,8 @@ impl Record {
         let planned = hot.remote_rows + filled.remote_rows + sum.load.ahead_rows;
         let found = sum.load.hit_rows - sum.load.found.together;
         let saved = found.saturating_sub(planned) as f64 / accesses.max(1) as f64;
-        let of_hop = self.is_hop;
         let inputs = (accesses + sum.load.local_rows).max(1) as f64;
         self.measured.epochs.push(EpochReport {
-            miss_rate: of_hop.then_some(missed as f64 / inputs),
-            model_bytes: of_hop.then_some(sum.model_bytes),
-            gradient_bytes: of_hop.then_some(sum.gradient_bytes).or(report.gradient_bytes),
-            time_steps: of_hop.then_some(sum.time_steps),
-            roots_imbalance: of_hop.then(|| mean(sum.imbalance, sum.steps.into())),
             timed_steps: sum.steps,
             resumed: take(&mut self.is_resumed),
             batches: sum.batches,
@@ -145,6 +153,13 @@ impl Record {
         });
         (self.measured.n_roots, self.measured.n_right, self.measured.loss) = (0, 0, 0.0);
         self.before = stats.to_vec();
+        EpochFigures {
+            miss_rate: missed as f64 / inputs,
+            model_bytes: sum.model_bytes,
+            gradient_bytes: sum.gradient_bytes,
+            time_steps: sum.time_steps,
+            roots_imbalance: mean(sum.imbalance, sum.steps.into()),
+        }
     }
 
     /// Notes the accuracy after the epoch closed last.

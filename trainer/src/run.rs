@@ -1,6 +1,6 @@
-//! A run as it goes: steps, evaluations, checkpoints.
+//! A run as it goes: evaluations, checkpoints, and the report at its end.
 
-use std::{mem::take, ops::ControlFlow, thread::Scope, time::Instant};
+use std::{borrow::Cow, mem::take};
 
 use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes, watch_memory};
 
@@ -8,33 +8,26 @@ use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
-use crate::config::{Due, Merge, Mode, Strategy, TrainConfig};
+use crate::config::{Due, TrainConfig};
 use crate::error::{SavedModelError, TrainError};
 use crate::evaluate::Evaluator;
 use crate::model_file;
 use crate::process_group::ProcessGroup;
 use crate::record::Record;
 use crate::replica::Replica;
-use crate::report::{EpochReport, Progress, TrainReport};
+use crate::report::{Progress, TrainReport};
 use crate::setup::Setup;
-use crate::step::{HopTraffic, Place, StepSeconds, WorkerStep};
-use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
-use crate::strategy::full::FullTeam;
-use crate::strategy::hop;
-use crate::strategy::sdt::LocalModels;
-use crate::workers::{Team, Teams};
+use crate::step::Place;
+use crate::step_outcome::MemberStats;
+use crate::strategy::{Observer, StrategyRun};
 
 /// All that changes from step to step.
 pub(crate) struct Run<'a> {
     pub(crate) config: &'a TrainConfig,
     /// The next step.
     pub(crate) place: Place,
-    /// The model; under `sdt` the average of local ones.
+    /// The model that is measured and saved.
     pub(crate) replica: Replica,
-    /// `sdt`: one for each partition.
-    pub(crate) local: Option<LocalModels>,
-    /// `full` with rows that may be old: the state with which those at hand were made.
-    pub(crate) refreshed: Option<ReplicaState>,
     pub(crate) best: BestModel,
     pub(crate) record: Record,
     pub(crate) checkpoints: Option<Checkpoints>,
@@ -55,24 +48,20 @@ pub(crate) struct Run<'a> {
 impl<'a> Run<'a> {
     /// Returns a run that begins, or one that continues from its checkpoint, which the leader of
     /// its processes has.
-    pub(crate) fn new(setup: &Setup<'a>, group: &mut ProcessGroup<'_>) -> Result<Self, TrainError> {
+    pub(crate) fn new(
+        setup: &Setup<'a>,
+        replica: Replica,
+        strategy: &mut dyn StrategyRun<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<Self, TrainError> {
         let config = setup.config;
         watch_memory();
-        let replica = Replica::new(&setup.model, config, setup.n_steps())?;
-        let is_local = config.strategy == Strategy::Sdt;
-        let local = is_local.then(|| setup.local_models(replica.adam.state()));
-        let n_replicas = match &local {
-            Some(local) => local.states.len() as u32,
-            None => 1 + u32::from(config.full.staleness > 0),
-        };
         let mut run = Self {
             config,
             place: Place::default(),
             replica,
-            local,
-            refreshed: None,
             best: BestModel::default(),
-            record: Record::new(config, setup.row_bytes as u64),
+            record: Record::new(config.workers, setup.row_bytes as u64),
             checkpoints: None,
             has_test: !setup.labels.test.is_empty(),
             row_bytes: setup.row_bytes as u64,
@@ -89,8 +78,8 @@ impl<'a> Run<'a> {
                 graph_uuid: setup.graph.uuid,
                 settings: setup.settings(),
                 lengths: run.replica.adam.lengths(),
-                n_replicas,
-                updates_each_step: !is_local && n_replicas == 1,
+                n_replicas: strategy.n_replicas(),
+                updates_each_step: strategy.updates_each_step(),
                 epochs: config.epochs,
                 n_steps: setup.n_steps(),
             };
@@ -98,23 +87,29 @@ impl<'a> Run<'a> {
             let checkpoints = Checkpoints::new(folder, identity, wanted.every_steps);
             let loaded = checkpoints.load(setup.versions, config.mixed_versions)?;
             if let Some(checkpoint) = loaded {
-                run.restore(checkpoint)?;
+                run.restore(checkpoint, strategy)?;
             }
             run.checkpoints = Some(checkpoints);
         }
         run.record.measured.versions = Some(setup.versions);
-        run.open(setup, group)?;
+        run.open(setup, strategy, group)?;
         Ok(run)
     }
 
     /// Agrees with the other processes on what is run, and from where on.
-    fn open(&mut self, setup: &Setup<'_>, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
+    fn open(
+        &mut self,
+        setup: &Setup<'_>,
+        strategy: &mut dyn StrategyRun<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<(), TrainError> {
         let opening = setup.opening();
-        let resumed = self.resumed_at.filter(|_| group.leads()).map(|at| (at, self.states()));
+        let resumed = self.resumed_at.filter(|_| group.leads());
+        let resumed = resumed.map(|at| (at, strategy.states(&self.replica).into_owned()));
         let (filled, resumed) = group.open(self.replica.adam.lengths(), opening, resumed)?;
         self.record.filled = filled;
         if let Some((place, states)) = resumed.filter(|_| !group.leads()) {
-            self.restore_replicas(states)?;
+            strategy.restore(states, &mut self.replica)?;
             (self.place, self.resumed_at) = (place, Some(place));
         }
         Ok(())
@@ -154,17 +149,13 @@ impl<'a> Run<'a> {
     /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
-        teams: &mut Teams<'_>,
+        strategy: &mut dyn StrategyRun<'_>,
         group: &mut ProcessGroup<'_>,
         evaluator: &Evaluator<'_>,
-        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+        progress: Observer<'_>,
     ) -> Result<(), TrainError> {
         let epoch = self.place.epoch;
-        match teams {
-            Teams::Steps(team) => self.train_epoch(team, group, progress)?,
-            Teams::Partitions(team) => self.train_partitions(team, group, progress)?,
-            Teams::Full(team) => self.train_full(team, group, progress)?,
-        }
+        strategy.epoch(self, group, &mut *progress)?;
         if self.is_interrupted {
             return Ok(());
         }
@@ -172,8 +163,8 @@ impl<'a> Run<'a> {
             self.evaluate(epoch, evaluator, group)?;
         }
         self.place = Place { epoch: epoch + 1, step: 0 };
-        self.save()?;
-        self.forget_states(group);
+        self.save_states(strategy)?;
+        strategy.forget_states(group);
         if self.lacks_last_evaluation() {
             // Not saved: a run of more epochs does not have it.
             self.evaluate(epoch, evaluator, group)?;
@@ -182,75 +173,6 @@ impl<'a> Run<'a> {
             self.is_interrupted |= progress(&Progress::Epoch(epoch)).is_break();
         }
         Ok(())
-    }
-
-    /// Returns the steps that are left of the present epoch.
-    fn train_epoch(
-        &mut self,
-        team: &mut Team<'_>,
-        group: &mut ProcessGroup<'_>,
-        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
-    ) -> Result<(), TrainError> {
-        let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_steps);
-        if self.config.hop.merge != Merge::None {
-            let n_merges = hop::n_merges(&self.record.measured.epochs, self.config.workers);
-            team.n_merges = group.of_leader(&n_merges)?;
-        }
-        while self.place.step < total {
-            let (step, began) = (self.place.step, Instant::now());
-            let mut outcome = team.step(self.place, &self.replica, group)?;
-            let loss = outcome.loss;
-            outcome.check_finite(self.place)?;
-            let update = Instant::now();
-            self.replica.update(&mut outcome.gradients)?;
-            let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
-            let step_seconds = began.elapsed().as_secs_f64();
-            let workers = self.worker_steps(&outcome, team.stats(epoch), [step_seconds, update]);
-            self.record.stepped(&outcome, &workers);
-            self.place.step += 1;
-            let (done, workers) = (step + 1, &workers[..]);
-            // Before the checkpoint: a run that is killed in between makes the step again.
-            let flow = progress(&Progress::Step { epoch, done, total, loss, workers });
-            self.is_interrupted = flow.is_break();
-            let is_due = |c: &Checkpoints| c.is_due(self.replica.adam.n_steps);
-            if self.is_interrupted || self.checkpoints.as_ref().is_some_and(is_due) {
-                self.save()?;
-            }
-            if self.is_interrupted {
-                return Ok(());
-            }
-        }
-        let seconds = start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving);
-        let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
-        self.record.end_epoch(&report, team.stats(epoch));
-        Ok(())
-    }
-
-    /// Returns what each worker did in the present step.
-    fn worker_steps(
-        &self,
-        team: &TeamStep,
-        stats: &[MemberStats],
-        [step_seconds, update]: [f64; 2],
-    ) -> Vec<WorkerStep> {
-        let n_lines = team.outcomes.len().max(1) as u64;
-        let gradient_bytes = team.gradient_bytes(self.config.workers);
-        let share = |of: u64, line| of / n_lines + if line == 0 { of % n_lines } else { 0 };
-        let of_worker = |(line, (worker, outcome)): (usize, &(u32, StepOutcome))| {
-            let hop = (self.config.strategy == Strategy::Hop).then(|| HopTraffic {
-                time_steps: team.n_time_steps,
-                model_bytes: share(team.model_bytes, line),
-                gradient_bytes: share(gradient_bytes, line),
-            });
-            WorkerStep {
-                seconds: StepSeconds { step: step_seconds, update, ..outcome.seconds },
-                late_swaps: stats[*worker as usize].steady.late,
-                hop,
-                ..outcome.worker_step(self.place, *worker, self.row_bytes)
-            }
-        };
-        team.outcomes.iter().enumerate().map(of_worker).collect()
     }
 
     /// Writes the best parameters, or the last before any evaluation, if they are asked for. The
@@ -266,89 +188,50 @@ impl<'a> Run<'a> {
         self.save_error = model_file::save(path, self.config, &setup.spec(), values).err();
     }
 
-    /// Writes a checkpoint, if there are to be any; under `sdt` all local models are here.
-    pub(crate) fn save(&mut self) -> Result<(), TrainError> {
+    /// Writes a checkpoint, if there are to be any.
+    pub(crate) fn save_states(&mut self, strategy: &dyn StrategyRun<'_>) -> Result<(), TrainError> {
+        if self.checkpoints.is_none() {
+            return Ok(());
+        }
+        self.save(strategy.states(&self.replica))
+    }
+
+    /// Writes a checkpoint with these states of all replicas, if there are to be any.
+    pub(crate) fn save(&mut self, replicas: Cow<'_, [ReplicaState]>) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
-        let replicas = match &mut self.local {
-            Some(local) => take(&mut local.states),
-            None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
-        };
-        let checkpoint = Checkpoint {
+        checkpoints.save(&Checkpoint {
             place: self.place,
             replicas,
             best: self.best.clone(),
             measured: self.record.measured.clone(),
             step_losses: self.record.step_losses.clone(),
-        };
-        let saved = checkpoints.save(&checkpoint);
-        if let Some(local) = &mut self.local {
-            local.states = checkpoint.replicas;
-        }
-        saved
+        })
     }
 
-    fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
+    fn restore(
+        &mut self,
+        checkpoint: Checkpoint<'_>,
+        strategy: &mut dyn StrategyRun<'_>,
+    ) -> Result<(), TrainError> {
         let Checkpoint { place, replicas, best, measured, step_losses } = checkpoint;
-        self.restore_replicas(replicas)?;
+        strategy.restore(replicas.into_owned(), &mut self.replica)?;
         self.record = take(&mut self.record).resumed(measured, step_losses);
         (self.place, self.best, self.resumed_at) = (place, best, Some(place));
-        Ok(())
-    }
-
-    /// Returns the state of each replica.
-    fn states(&self) -> Vec<ReplicaState> {
-        match &self.local {
-            Some(local) => local.states.clone(),
-            None => [self.replica.adam.state()].into_iter().chain(self.refreshed.clone()).collect(),
-        }
-    }
-
-    fn restore_replicas(&mut self, states: Vec<ReplicaState>) -> Result<(), TrainError> {
-        if let Some(local) = &mut self.local {
-            local.states = states;
-            return self.replica.set_values(local.average_here()?);
-        }
-        let mut states = states.into_iter();
-        if let Some(state) = states.next() {
-            self.replica.adam.restore(state)?;
-        }
-        self.refreshed = states.next();
         Ok(())
     }
 
     pub(crate) fn checkpoint_seconds(&self) -> f64 {
         self.checkpoints.as_ref().map_or(0.0, |checkpoints| checkpoints.seconds)
     }
-}
-
-impl Run<'_> {
-    /// Starts the workers of this process from where the run is.
-    pub(crate) fn teams<'scope, 'env>(
-        &mut self,
-        setup: &'scope Setup<'_>,
-        scope: &'scope Scope<'scope, 'env>,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<Teams<'scope>, TrainError> {
-        if setup.config.strategy == Strategy::Sdt {
-            let (team, plans) = setup.partition_team(scope, self.place, group)?;
-            self.begin_partitions(&plans, group)?;
-            return Ok(Teams::Partitions(team));
-        }
-        if setup.config.strategy == Strategy::Full {
-            let mut team = Box::new(FullTeam::new(setup, group)?);
-            self.recall_rows(&mut team, group)?;
-            return Ok(Teams::Full(team));
-        }
-        let setups = setup.set_up_workers(scope, self.place)?;
-        let size = [setup.config.workers, setup.n_steps()];
-        let mut team = Team::start(scope, setups, group.n_local(), size)?;
-        team.iterations = setup.iterations();
-        Ok(Teams::Steps(team))
-    }
 
     /// Returns the report of the whole run; `stats` are each worker's figures since this process
     /// began.
-    pub(crate) fn report(self, setup: &Setup<'_>, stats: &[MemberStats]) -> TrainReport {
+    pub(crate) fn report(
+        self,
+        setup: &Setup<'_>,
+        strategy: &dyn StrategyRun<'_>,
+        stats: &[MemberStats],
+    ) -> TrainReport {
         let save_error = self.save_error.as_ref().map(ToString::to_string);
         let (is_over, within_epoch) = (self.is_over(), self.place.step > 0);
         let read_before_bytes = self.read_before_bytes;
@@ -361,16 +244,15 @@ impl Run<'_> {
         let n_batches: u64 = epochs.iter().map(|epoch| epoch.batches).sum();
         let remote_rows: u64 = epochs.iter().map(|epoch| epoch.remote_rows).sum();
         let remote_bytes: u64 = epochs.iter().map(|epoch| epoch.remote_bytes).sum();
-        let written = setup.written.as_ref();
         let held = |stats: &MemberStats| {
             stats.steady.peak_bytes + stats.prefetch.peak_bytes + stats.buffer_bytes
         };
-        TrainReport {
+        let mut report = TrainReport {
             strategy: config.strategy,
-            roots: (config.strategy.mode() == Mode::MiniBatch).then_some(config.roots),
-            hop: (config.strategy == Strategy::Hop).then_some(config.hop),
-            sdt: (config.strategy == Strategy::Sdt).then_some(config.sdt),
-            full: (config.strategy == Strategy::Full).then(|| config.full.clone()),
+            roots: None,
+            hop: None,
+            sdt: None,
+            full: None,
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,
@@ -395,25 +277,28 @@ impl Run<'_> {
             checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
             step: record.steps.shares(),
             setup_seconds: record.setup_seconds,
-            schedule_seconds: written.map_or(0.0, |written| written.seconds),
-            schedule_stored: written.is_some_and(|written| written.is_stored),
-            schedule_bytes: written.map_or(0, |written| written.schedule.n_bytes()),
-            schedule_digest: written.map(|written| written.schedule.digest_hex()),
-            memory_bound_bytes: written.map(|written| written.bound_bytes),
-            hot_policy: written.map(|_| config.hot_policy),
-            n_hot: written.map_or(0, |written| written.budget.n_hot as u64),
-            window: written.map_or(0, |written| written.budget.window as u64),
-            window_asked: written.map_or(0, |_| config.window as u64),
+            schedule_seconds: 0.0,
+            schedule_stored: false,
+            schedule_bytes: 0,
+            schedule_digest: None,
+            memory_bound_bytes: None,
+            hot_policy: None,
+            n_hot: 0,
+            window: 0,
+            window_asked: 0,
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
             peak_anonymous_bytes: peak_anonymous_bytes(),
             disk_bytes: disk_read_bytes().zip(read_before_bytes).map(|(now, before)| now - before),
             epochs,
             step_losses: record.step_losses,
-        }
+        };
+        config.strategy.config(config).report(config, &mut report);
+        strategy.report(&mut report);
+        report
     }
 }
 
-/// Returns the bLAKE3 of all parameters, in hex.
+/// Returns the BLAKE3 of all parameters, in hex.
 fn digest(parameters: &[Vec<f32>]) -> String {
     let mut digest = blake3::Hasher::new();
     parameters.iter().for_each(|values| {

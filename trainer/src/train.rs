@@ -1,15 +1,21 @@
 //! The training loop: workers compute gradients, the coordinator averages and updates.
 
-use std::{ops::ControlFlow, thread::scope, time::Instant};
+use std::{
+    ops::ControlFlow,
+    thread::{Scope, scope},
+    time::Instant,
+};
 
 use crate::collective::{Collective, ThreadCollective};
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
+use crate::replica::Replica;
 use crate::report::{Progress, TrainReport};
 use crate::run::Run;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use crate::strategy::Observer;
 
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
@@ -74,7 +80,7 @@ fn run_all(
     graph: &TrainGraph<'_>,
     sources: &[WorkerSources],
     group: &mut ProcessGroup<'_>,
-    progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    progress: Observer<'_>,
 ) -> Result<TrainReport, TrainError> {
     let start = Instant::now();
     let workers = group.local_workers(config.workers).collect();
@@ -83,29 +89,42 @@ fn run_all(
     if group.leads() {
         setup.warn_of_idle_workers();
     }
-    let mut run = Run::new(&setup, group)?;
+    scope(|scope| run_in(scope, &setup, start, group, progress))
+}
+
+/// Runs from `start` on, with the threads of workers in `scope`.
+fn run_in<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    setup: &'scope Setup<'scope>,
+    start: Instant,
+    group: &mut ProcessGroup<'_>,
+    progress: Observer<'_>,
+) -> Result<TrainReport, TrainError> {
+    let config = setup.config;
+    let replica = Replica::new(&setup.model, config, setup.n_steps())?;
+    let mut strategy = config.strategy.config(config).run(setup, &replica);
+    let strategy = &mut *strategy;
+    let mut run = Run::new(setup, replica, strategy, group)?;
     if run.is_over() {
         if run.lacks_last_evaluation() {
             run.evaluate(config.epochs - 1, &setup.evaluator()?, group)?;
         }
-        run.save_model(&setup, group);
-        return Ok(run.report(&setup, &[]));
+        run.save_model(setup, group);
+        return Ok(run.report(setup, strategy, &[]));
     }
-    if setup.prepare(group, progress)?.is_break() {
+    if strategy.prepare(group, progress)?.is_break() {
         run.is_interrupted = true;
-        return Ok(run.report(&setup, &[]));
+        return Ok(run.report(setup, strategy, &[]));
     }
     let evaluator = setup.evaluator()?;
     let no_progress = &mut |_: &Progress<'_>| ControlFlow::Continue(());
     let progress = if group.leads() { progress } else { no_progress };
-    scope(|scope| {
-        let mut teams = run.teams(&setup, scope, group)?;
-        run.record.setup_seconds = start.elapsed().as_secs_f64();
-        while !run.is_over() && !run.is_interrupted {
-            run.finish_epoch(&mut teams, group, &evaluator, progress)?;
-        }
-        run.save_model(&setup, group);
-        let stats = teams.stats(config.epochs).to_vec();
-        Ok(run.report(&setup, &stats))
-    })
+    strategy.start(scope, &mut run, group)?;
+    run.record.setup_seconds = start.elapsed().as_secs_f64();
+    while !run.is_over() && !run.is_interrupted {
+        run.finish_epoch(strategy, group, &evaluator, &mut *progress)?;
+    }
+    run.save_model(setup, group);
+    let stats = strategy.stats(config.epochs).to_vec();
+    Ok(run.report(setup, strategy, &stats))
 }

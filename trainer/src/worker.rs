@@ -3,6 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use candle_core::Var;
+use lodestore_client::hot_set_cache::HotSetStats;
+use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
 use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
@@ -20,16 +22,15 @@ use crate::model::{Hops, Model};
 use crate::replay::Replay;
 use crate::step::{Place, StepSeconds};
 use crate::step_outcome::StepOutcome;
-use crate::strategy::hop::{Iteration, Micrograph, MicrographRows, Micrographs};
 
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 pub(crate) const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 
-/// A worker's state between steps.
-pub(crate) struct Worker<'run> {
+/// A worker's state between steps. Its orders have a `part` where a step has several.
+pub(crate) struct Worker<'run, P> {
     pub(crate) worker: u32,
     pub(crate) plan: RootPlan<'run>,
-    pub(crate) batches: Batches<'run>,
+    pub(crate) batches: Box<dyn WorkerBatches<P> + 'run>,
     pub(crate) learner: Learner<'run>,
     /// The stand-in for the model.
     pub(crate) replay: Option<&'run Replay>,
@@ -47,18 +48,47 @@ pub(crate) struct Learner<'run> {
 }
 
 /// Source of a worker's batches.
-pub(crate) enum Batches<'run> {
-    /// One for each step.
-    Window(Prefetcher<'run>),
-    /// One for each time step of an iteration.
-    Micrographs(Micrographs<'run>),
+pub(crate) trait WorkerBatches<P>: Send {
+    /// Returns the batch of an order with its rows. Rows may come by their non-zero elements where
+    /// `form` is given.
+    fn next(
+        &mut self,
+        order: &StepOrder<P>,
+        seed: u64,
+        form: Option<&FeatureRows>,
+    ) -> Result<LoadedBatch, TrainError>;
+
+    /// Returns how batches were met so far.
+    fn stats(&self) -> PrefetchStats;
 }
 
-/// The rows of a batch as bytes.
-enum BatchBytes {
-    Batch(BatchRows),
-    Micrograph(MicrographRows),
+/// Rows that a worker keeps from batch to batch.
+pub(crate) trait KeptRows: Send + Sync {
+    /// Returns the counters and memory of what is kept.
+    fn stats(&self) -> HotSetStats;
+
+    /// Returns the VectorPulls that filled it up to and with `epoch`.
+    fn pulled_until(&self, epoch: u32) -> LoadStats;
 }
+
+/// A batch with its rows, and what it took to prepare.
+pub(crate) struct LoadedBatch {
+    pub(crate) batch: Batch,
+    pub(crate) rows: StepRows<BatchBytes>,
+    pub(crate) load: LoadStats,
+    pub(crate) met: BatchReadiness,
+    pub(crate) sample_seconds: f64,
+    pub(crate) wait_seconds: f64,
+}
+
+/// The rows of a batch as bytes, whoever holds them.
+pub(crate) struct BatchBytes(Box<dyn AsRef<[u8]>>);
+
+/// Batches of a prefetcher, one for each step.
+pub(crate) struct WindowBatches<'run>(pub(crate) Prefetcher<'run>);
+
+/// Bytes of rows that a prefetcher brought.
+struct PrefetchedRows(BatchRows);
 
 /// The feature rows of a batch.
 pub(crate) enum StepRows<R> {
@@ -78,21 +108,23 @@ pub(crate) struct StepInput<R> {
 
 /// Batch that a worker trains on next.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StepOrder {
+pub(crate) struct StepOrder<P> {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
-    /// Under migration: the iteration, and which of its time steps.
-    pub(crate) time_step: Option<(Arc<Iteration>, usize)>,
+    /// Which part of the step it is, where a step has several.
+    pub(crate) part: P,
     /// Whether the worker has no batch after it in the epoch.
     pub(crate) ends_epoch: bool,
 }
 
-impl Worker<'_> {
+impl<P> Worker<'_, P> {
     /// Trains on the batch of an order.
-    pub(crate) fn step(&mut self, order: &StepOrder) -> Result<StepOutcome, TrainError> {
+    pub(crate) fn step(&mut self, order: &StepOrder<P>) -> Result<StepOutcome, TrainError> {
         let seed = self.plan.seed_of(self.worker, order.epoch, order.batch);
         let form = self.replay.is_none().then_some(&self.learner.features);
-        let (batch, rows, mut outcome) = self.batches.next(order, seed, form)?;
+        let loaded = self.batches.next(order, seed, form)?;
+        let mut outcome = loaded.outcome();
+        let LoadedBatch { batch, rows, .. } = loaded;
         if batch.n_roots > 0 {
             let place = Place { epoch: order.epoch, step: order.batch };
             self.train_on(StepInput { batch, rows, place, seed }, &mut outcome)?;
@@ -181,71 +213,68 @@ impl Learner<'_> {
     }
 }
 
-impl Batches<'_> {
-    /// Returns the batch of an order with its rows, and what it took to prepare. Rows may come by
-    /// their non-zero elements where `form` is given.
-    fn next(
-        &mut self,
-        order: &StepOrder,
-        seed: u64,
-        form: Option<&FeatureRows>,
-    ) -> Result<(Batch, StepRows<BatchBytes>, StepOutcome), TrainError> {
-        let (batch, rows, load, met, [sample, wait]) = match self {
-            Self::Window(prefetcher) => {
-                let mut sparse = None;
-                let mut take = |loader: &BatchLoader, nodes: &[NodeId]| {
-                    let loaded = form.map(|form| form.load_sparse(loader, nodes)).transpose()?;
-                    Ok(loaded.flatten().map(|(rows, stats)| {
-                        sparse = Some(rows);
-                        stats
-                    }))
-                };
-                let Some(prepared) = prefetcher.next_batch_or(&mut take)? else {
-                    unreachable!("as many orders as batches")
-                };
-                let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } =
-                    prepared;
-                let rows = match sparse {
-                    Some(rows) => StepRows::Sparse(rows),
-                    None => StepRows::Bytes(BatchBytes::Batch(rows)),
-                };
-                (batch, rows, load, met, [sample_seconds, wait_seconds])
-            }
-            Self::Micrographs(micrographs) => {
-                let Some((iteration, at)) = &order.time_step else {
-                    unreachable!("orders under migration have a time step")
-                };
-                let Micrograph { batch, rows, load, seconds } =
-                    micrographs.next(iteration, *at, seed)?;
-                let rows = StepRows::Bytes(BatchBytes::Micrograph(rows));
-                (batch, rows, load, BatchReadiness::DefaultPath, seconds)
-            }
-        };
-        let seconds = StepSeconds {
-            sample,
-            lookup: load.lookup_seconds,
-            pull: load.pull_seconds,
-            read: load.read_seconds,
-            copy: load.copy_seconds,
-            wait,
-            ..StepSeconds::default()
-        };
-        Ok((batch, rows, StepOutcome { load, met, seconds, ..StepOutcome::default() }))
-    }
-
-    fn stats(&self) -> PrefetchStats {
-        match self {
-            Self::Window(prefetcher) => prefetcher.stats(),
-            Self::Micrographs(micrographs) => micrographs.stats,
-        }
+impl BatchBytes {
+    pub(crate) fn new(rows: impl AsRef<[u8]> + 'static) -> Self {
+        Self(Box::new(rows))
     }
 }
 
 impl AsRef<[u8]> for BatchBytes {
     fn as_ref(&self) -> &[u8] {
-        match self {
-            Self::Batch(rows) => rows.bytes(),
-            Self::Micrograph(rows) => rows.bytes(),
-        }
+        (*self.0).as_ref()
+    }
+}
+
+impl LoadedBatch {
+    /// Returns the outcome of its step before it is trained on.
+    fn outcome(&self) -> StepOutcome {
+        let load = self.load;
+        let seconds = StepSeconds {
+            sample: self.sample_seconds,
+            lookup: load.lookup_seconds,
+            pull: load.pull_seconds,
+            read: load.read_seconds,
+            copy: load.copy_seconds,
+            wait: self.wait_seconds,
+            ..StepSeconds::default()
+        };
+        StepOutcome { load, met: self.met, seconds, ..StepOutcome::default() }
+    }
+}
+
+impl<P> WorkerBatches<P> for WindowBatches<'_> {
+    fn next(
+        &mut self,
+        _order: &StepOrder<P>,
+        _seed: u64,
+        form: Option<&FeatureRows>,
+    ) -> Result<LoadedBatch, TrainError> {
+        let mut sparse = None;
+        let mut take = |loader: &BatchLoader, nodes: &[NodeId]| {
+            let loaded = form.map(|form| form.load_sparse(loader, nodes)).transpose()?;
+            Ok(loaded.flatten().map(|(rows, stats)| {
+                sparse = Some(rows);
+                stats
+            }))
+        };
+        let Some(prepared) = self.0.next_batch_or(&mut take)? else {
+            unreachable!("as many orders as batches")
+        };
+        let PreparedBatch { batch, rows, load, sample_seconds, met, wait_seconds } = prepared;
+        let rows = match sparse {
+            Some(rows) => StepRows::Sparse(rows),
+            None => StepRows::Bytes(BatchBytes::new(PrefetchedRows(rows))),
+        };
+        Ok(LoadedBatch { batch, rows, load, met, sample_seconds, wait_seconds })
+    }
+
+    fn stats(&self) -> PrefetchStats {
+        self.0.stats()
+    }
+}
+
+impl AsRef<[u8]> for PrefetchedRows {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
     }
 }

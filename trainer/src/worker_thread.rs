@@ -51,7 +51,9 @@ impl<'scope, O: Send + 'scope, T: Send + 'scope> WorkerThread<'scope, O, T> {
         let worker = self.worker;
         self.outcomes.recv().map_err(|_| TrainError::WorkerPanicked { worker })?
     }
+}
 
+impl<O, T> WorkerThread<'_, O, T> {
     /// Ends the orders and waits for the thread, which ends after the present one.
     pub(crate) fn end(self) {
         drop((self.orders, self.outcomes));

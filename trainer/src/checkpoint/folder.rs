@@ -40,7 +40,10 @@ impl Folder {
     }
 
     /// Loads the checkpoint, if there is one.
-    pub(super) fn load(&self, identity: &Identity) -> Result<Option<Checkpoint>, CheckpointError> {
+    pub(super) fn load(
+        &self,
+        identity: &Identity,
+    ) -> Result<Option<Checkpoint<'static>>, CheckpointError> {
         let path = self.path();
         let file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

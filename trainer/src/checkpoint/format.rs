@@ -143,7 +143,7 @@ impl Header {
 
 /// Returns the bytes of `checkpoint`.
 pub(super) fn encode(
-    checkpoint: &Checkpoint,
+    checkpoint: &Checkpoint<'_>,
     identity: &Identity,
 ) -> Result<Vec<u8>, CheckpointError> {
     let Checkpoint { place, replicas, best, measured, step_losses } = checkpoint;
@@ -188,7 +188,10 @@ pub(super) fn encode(
 }
 
 /// Reads a checkpoint that must belong to `identity`.
-pub(super) fn decode(bytes: &[u8], identity: &Identity) -> Result<Checkpoint, CheckpointFault> {
+pub(super) fn decode(
+    bytes: &[u8],
+    identity: &Identity,
+) -> Result<Checkpoint<'static>, CheckpointFault> {
     let header = Header::decode(bytes)?;
     header.check_length(bytes.len() as u64)?;
     let (content, expected) = bytes.split_at(bytes.len() - DIGEST_BYTES);
@@ -252,7 +255,7 @@ pub(super) fn check_identity(
     Ok(())
 }
 
-impl Checkpoint {
+impl Checkpoint<'_> {
     /// Fails unless its parts agree on how far the run got.
     fn check(&self, updates_each_step: bool) -> Result<(), CheckpointFault> {
         let Place { epoch, step } = self.place;

@@ -11,7 +11,7 @@ mod folder;
 mod format;
 mod settings;
 
-use std::time::Instant;
+use std::{borrow::Cow, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,14 @@ use crate::sources::RowVersions;
 pub use crate::step::Place;
 pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
-pub(crate) use settings::Settings;
+pub(crate) use settings::{Computation, Settings};
 
 /// A run between two steps.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Checkpoint {
+pub(crate) struct Checkpoint<'a> {
     pub(crate) place: Place,
     /// The state of each replica.
-    pub(crate) replicas: Vec<ReplicaState>,
+    pub(crate) replicas: Cow<'a, [ReplicaState]>,
     pub(crate) best: BestModel,
     pub(crate) measured: Measured,
     /// Losses of all steps so far.
@@ -116,7 +116,7 @@ impl Checkpoints {
         &self,
         versions: RowVersions,
         any_version: bool,
-    ) -> Result<Option<Checkpoint>, TrainError> {
+    ) -> Result<Option<Checkpoint<'static>>, TrainError> {
         let checkpoint = self.folder.load(&self.identity)?;
         let found = checkpoint.as_ref().and_then(|checkpoint| checkpoint.measured.versions);
         match found {
@@ -141,7 +141,7 @@ impl Checkpoints {
     }
 
     /// Writes `checkpoint` in place of the one before; durable on return.
-    pub(crate) fn save(&mut self, checkpoint: &Checkpoint) -> Result<(), TrainError> {
+    pub(crate) fn save(&mut self, checkpoint: &Checkpoint<'_>) -> Result<(), TrainError> {
         let start = Instant::now();
         self.folder.save(&format::encode(checkpoint, &self.identity)?)?;
         self.written += 1;

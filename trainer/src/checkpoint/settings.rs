@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::config::{FullConfig, Mode, SdtConfig, TrainConfig};
+use crate::config::{Merge, Migration, TrainConfig};
 use crate::options::{LayerOptions, RateSchedule, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
@@ -18,6 +18,36 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
+/// What a strategy computes, as far as its settings decide it.
+#[derive(Clone, Debug)]
+pub(crate) struct Computation {
+    /// Name of what is computed; that of strategies which compute the same is the same.
+    pub(crate) mode: &'static str,
+    pub(crate) migration: Migration,
+    pub(crate) merge: Merge,
+    /// Names and values of further settings, as `Debug` writes them.
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+impl Computation {
+    /// Returns that of a strategy without moving models, and without settings.
+    pub(crate) fn new(mode: &'static str) -> Self {
+        let (migration, merge) = (Migration::None, Merge::None);
+        Self { mode, migration, merge, settings: Vec::new() }
+    }
+
+    /// Returns that of strategies that differ in the way of rows to the trainer alone.
+    pub(crate) fn mini_batches(config: &TrainConfig) -> Self {
+        Self::new("MiniBatch").with("workers", &config.workers)
+    }
+
+    /// Adds a setting.
+    pub(crate) fn with(mut self, name: &'static str, value: &dyn Debug) -> Self {
+        self.settings.push((name, format!("{value:?}")));
+        self
+    }
+}
+
 /// Names and values, one line each. A run continues only under the same settings.
 ///
 /// How rows are fetched is not among them, since it never changes what is computed. Nor are the
@@ -30,18 +60,16 @@ impl Settings {
     /// digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
-        settings.add("mode", &config.strategy.mode());
+        let computation = config.strategy.config(config).computation(config);
+        settings.add_text("mode", computation.mode);
         settings.add("roots", &config.roots);
-        settings.add("migration", &config.hop.migration);
-        settings.add("merge", &config.hop.merge);
+        settings.add("migration", &computation.migration);
+        settings.add("merge", &computation.merge);
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
         settings.add("output_heads", &config.n_output_heads);
-        match config.strategy.mode() {
-            // Its local models are those of partitions, whichever worker trains them.
-            Mode::Sdt => settings.add_sdt(config),
-            Mode::Full => settings.add_full(config),
-            _ => settings.add("workers", &config.workers),
+        for (name, value) in &computation.settings {
+            settings.add_text(name, value);
         }
         settings.add("fanouts", &config.fanouts);
         settings.add("hidden", &config.hidden);
@@ -58,26 +86,6 @@ impl Settings {
         settings.add("labels_and_splits", &labels);
         settings.add_options(config);
         settings
-    }
-
-    fn add_sdt(&mut self, config: &TrainConfig) {
-        let SdtConfig { average_every, optimizer_state, full_partition, .. } = config.sdt;
-        self.add("average_every", &average_every);
-        self.add("optimizer_state", &optimizer_state);
-        self.add("halo_hops", &config.halo_hops());
-        self.add("full_partition", &full_partition);
-    }
-
-    fn add_full(&mut self, config: &TrainConfig) {
-        let FullConfig { halo, staleness, compress, ref devices, .. } = config.full;
-        self.add("halo", &halo);
-        self.add("staleness", &staleness);
-        self.add("compress", &compress);
-        if !devices.is_empty() {
-            // Each worker's device decides what its partitions do without.
-            self.add("workers", &config.workers);
-            self.add("devices", devices);
-        }
     }
 
     fn add_options(&mut self, config: &TrainConfig) {
@@ -116,8 +124,12 @@ impl Settings {
     /// Adds a value as `Debug` writes it: with all digits of a number that it takes to read it
     /// back.
     fn add(&mut self, name: &str, value: &dyn Debug) {
+        self.add_text(name, &format!("{value:?}"));
+    }
+
+    fn add_text(&mut self, name: &str, value: &str) {
         // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "{name} = {value:?}");
+        let _ = writeln!(self.0, "{name} = {value}");
     }
 }
 

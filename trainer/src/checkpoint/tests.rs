@@ -20,7 +20,7 @@ fn identity() -> Identity {
     }
 }
 
-fn sample() -> Checkpoint {
+fn sample() -> Checkpoint<'static> {
     let lists = |scale: f32| -> Vec<Vec<f32>> {
         LENGTHS.iter().map(|&n| (0..n).map(|i| scale / (i as f32 + 3.0)).collect()).collect()
     };
@@ -35,7 +35,7 @@ fn sample() -> Checkpoint {
         .collect();
     Checkpoint {
         place: Place { epoch: 2, step: 3 },
-        replicas: vec![replica(1.0), replica(-0.3)],
+        replicas: vec![replica(1.0), replica(-0.3)].into(),
         best: BestModel {
             epoch: 0,
             accuracy: Accuracy { validation: Some(0.1 + 0.2), test: None },
@@ -53,7 +53,7 @@ fn sample() -> Checkpoint {
     }
 }
 
-fn encode(checkpoint: &Checkpoint) -> Vec<u8> {
+fn encode(checkpoint: &Checkpoint<'_>) -> Vec<u8> {
     format::encode(checkpoint, &identity()).unwrap()
 }
 
@@ -102,7 +102,7 @@ fn forged_bytes_are_errors_or_what_they_say() {
             }
         });
         if let Ok(found) = decode(&forged, &identity()) {
-            for replica in &found.replicas {
+            for replica in found.replicas.iter() {
                 assert_eq!(replica.values.iter().map(Vec::len).collect::<Vec<_>>(), LENGTHS);
                 assert_eq!(found.step_losses.len(), replica.n_steps as usize);
             }
@@ -232,14 +232,14 @@ fn every_folder_that_gets_an_entry_is_known() {
 
 #[test]
 fn parts_that_contradict_each_other_are_refused() {
-    let message = |change: fn(&mut Checkpoint)| {
+    let message = |change: fn(&mut Checkpoint<'_>)| {
         let mut checkpoint = sample();
         change(&mut checkpoint);
         decode(&encode(&checkpoint), &identity()).unwrap_err().to_string()
     };
     assert!(message(|c| c.place.epoch = 3).contains("2 epochs of measurements in epoch 3"));
     assert!(message(|c| c.place.step = 2).contains("11 losses and 11 updates in 10 steps"));
-    assert!(message(|c| c.replicas[1].n_steps = 12).contains("12 updates"));
+    assert!(message(|c| c.replicas.to_mut()[1].n_steps = 12).contains("12 updates"));
     assert!(message(|c| c.best.epoch = 2).contains("best epoch 2 of 1 evaluated"));
     assert!(message(|c| c.measured.loss = f64::NAN).contains("measurements: "));
 }

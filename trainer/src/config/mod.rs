@@ -1,9 +1,5 @@
 //! The settings of a training run.
 
-mod full;
-mod hop;
-mod sdt;
-
 use std::path::PathBuf;
 
 use lodestore_graph::{
@@ -15,9 +11,9 @@ use serde::Serialize;
 use crate::error::{TrainError, check};
 use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions, by_name};
 use crate::replay::Replay;
-pub use full::{Compression, FullConfig, Halo};
-pub use hop::{HopConfig, Merge, Migration};
-pub use sdt::{OptimizerState, SdtConfig};
+pub use crate::strategy::full::config::{Compression, FullConfig, Halo};
+pub use crate::strategy::hop::config::{HopConfig, Merge, Migration};
+pub use crate::strategy::sdt::config::{OptimizerState, SdtConfig};
 
 /// Most layers of a model.
 pub(crate) const MAX_LAYERS: usize = 64;
@@ -291,18 +287,18 @@ impl TrainConfig {
         let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
         let expected = format!("a multiple of {} heads", self.n_heads);
         check(is_multiple, "hidden", &expected, self.hidden)?;
-        let is_free = self.strategy.mode() == Mode::MiniBatch || self.roots == Roots::Owned;
-        let expected = format!("owned under the strategy {}", self.strategy);
-        check(is_free, "roots", &expected, self.roots)?;
-        self.hop.validate(self.strategy)?;
-        self.check_sdt()?;
-        self.check_full()?;
-        let is_plain = self.strategy == Strategy::Ondemand
-            && self.roots == Roots::Owned
-            && self.checkpoint.is_none();
+        self.hop.check_strategy(self.strategy)?;
+        self.sdt.check_strategy(self.strategy)?;
+        self.full.check_strategy(self.strategy)?;
+        self.strategy.config(self).validate(self)?;
         let is_ordinary = self.sampling == Sampling::Ordinary;
         let expected = "seeded but for ondemand with owned roots and no checkpoint";
-        check(is_plain || !is_ordinary, "sampling", expected, "ordinary")?;
+        check(
+            self.strategy == Strategy::Ondemand || !is_ordinary,
+            "sampling",
+            expected,
+            "ordinary",
+        )?;
         let learns_nothing = self.checkpoint.is_none() && self.save_model.is_none();
         let expected = "none where parameters are saved";
         check(self.replay.is_none() || learns_nothing, "replay", expected, "a recording")?;
@@ -347,21 +343,9 @@ impl TrainConfig {
         }
     }
 
-    /// Returns how the training nodes become batches.
-    pub(crate) fn root_plan<'a>(&self, book: &'a PartitionBook) -> RootPlan<'a> {
-        let deal = match (self.strategy.mode(), self.roots) {
-            (Mode::Hop, _) => Deal::Home,
-            (Mode::MiniBatch, Roots::Global) => Deal::Turns,
-            (Mode::MiniBatch, Roots::Owned) | (Mode::Sdt | Mode::Full, _) => Deal::Owned,
-        };
-        let Self { seed, mut workers, mut batch_size, .. } = *self;
-        if self.strategy.mode() == Mode::Sdt {
-            // Each partition has batches of its own, whichever worker it belongs to.
-            workers = book.n_parts().into();
-            if self.sdt.full_partition {
-                batch_size = book.n_nodes().max(1) as usize;
-            }
-        }
+    /// Returns the plan of batches whose roots are dealt this way.
+    pub(crate) fn plan_of<'a>(&self, deal: Deal, book: &'a PartitionBook) -> RootPlan<'a> {
+        let Self { seed, workers, batch_size, .. } = *self;
         RootPlan { seed, deal, workers, batch_size, book }
     }
 }

@@ -11,6 +11,7 @@
 
 mod back;
 mod compress;
+pub(crate) mod config;
 mod exchange;
 mod graph;
 mod inputs;
@@ -23,7 +24,75 @@ mod setup;
 mod team;
 
 pub(crate) use exchange::Messages;
-pub(crate) use team::{FullTeam, PartFigures};
+pub(crate) use team::PartFigures;
 
 #[cfg(test)]
 mod tests;
+
+use lodestore_graph::{NodeId, PartitionBook};
+
+use super::{StrategyConfig, StrategyRun, check_owned_roots, check_parts};
+use crate::checkpoint::Computation;
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::replica::Replica;
+use crate::report::TrainReport;
+use crate::setup::Setup;
+use crate::sources::WorkerSources;
+use config::FullConfig;
+use run::FullRun;
+
+impl StrategyConfig for FullConfig {
+    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        check_owned_roots(config)?;
+        self.check(config)
+    }
+
+    fn check_sources(
+        &self,
+        config: &TrainConfig,
+        book: &PartitionBook,
+        _sources: &[WorkerSources],
+        _workers: &[u32],
+    ) -> Result<(), TrainError> {
+        check_parts(config, book)
+    }
+
+    fn computation(&self, config: &TrainConfig) -> Computation {
+        let computation = Computation::new("Full")
+            .with("halo", &self.halo)
+            .with("staleness", &self.staleness)
+            .with("compress", &self.compress);
+        if self.devices.is_empty() {
+            return computation;
+        }
+        // Each worker's device decides what its partitions do without.
+        computation.with("workers", &config.workers).with("devices", &self.devices)
+    }
+
+    fn idles_without_roots(&self) -> bool {
+        false
+    }
+
+    /// Returns one batch for each worker: all nodes of its partitions.
+    fn n_batches(
+        &self,
+        config: &TrainConfig,
+        _book: &PartitionBook,
+        _train: &[NodeId],
+    ) -> Vec<u32> {
+        vec![1; config.workers as usize]
+    }
+
+    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
+        report.full = Some(self.clone());
+    }
+
+    fn run<'scope>(
+        &'scope self,
+        setup: &'scope Setup<'scope>,
+        _replica: &Replica,
+    ) -> Box<dyn StrategyRun<'scope> + 'scope> {
+        Box::new(FullRun::new(setup, self))
+    }
+}

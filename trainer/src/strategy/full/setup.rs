@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use lodestore_graph::{
     NodeId, PartId,
-    rapa::{RapaParams, adjust, part_loads},
+    rapa::{DeviceProfile, RapaParams, adjust, part_loads},
 };
 
 use super::{
     compress::RowCode,
+    config::{FullConfig, Halo},
     exchange::{Placement, Routes},
     graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
@@ -31,24 +32,30 @@ use crate::worker_thread::thread_pool;
 
 impl FullTeam {
     /// Makes the partitions of this process, and pulls the inputs of their halos.
-    pub(crate) fn new(setup: &Setup<'_>, group: &ProcessGroup<'_>) -> Result<Self, TrainError> {
-        let (book, config) = (setup.graph.book, setup.config);
-        let (n_parts, n_workers) = (u32::from(book.n_parts()), config.workers);
+    pub(super) fn new(
+        setup: &Setup<'_>,
+        config: &FullConfig,
+        group: &ProcessGroup<'_>,
+    ) -> Result<Self, TrainError> {
+        let book = setup.graph.book;
+        let n_parts = u32::from(book.n_parts());
+        let n_workers = setup.config.workers;
         let pool = thread_pool(group.n_local() as usize)?;
-        let halos = Halos::find(setup.graph.topology, book, &dropped_replicas(setup)?);
+        let halos =
+            Halos::find(setup.graph.topology, book, &dropped_replicas(setup, &config.devices)?);
         let own = (0..n_parts).filter(|part| setup.workers.contains(&(part % n_workers)));
-        let part = |part| part_of(setup, part, &halos);
+        let part = |part| part_of(setup, config.halo, part, &halos);
         let parts = pool.install(|| own.map(part).collect::<Result<Vec<Part>, TrainError>>())?;
         let (n_ranks, rank) = (group.n_ranks(), group.rank());
         let placement = Placement { n_workers, n_ranks, rank };
-        let n_layers = config.fanouts.len();
+        let n_layers = setup.config.fanouts.len();
         let exchange = Exchange {
             placement,
             routes: Routes::both(&parts, placement),
-            code: RowCode { compression: config.full.compress },
-            halo: config.full.halo,
-            overlaps: config.full.overlap,
-            staleness: config.full.staleness,
+            code: RowCode { compression: config.compress },
+            halo: config.halo,
+            overlaps: config.overlap,
+            staleness: config.staleness,
             layers: (0..n_layers).map(|_| Default::default()).collect(),
             seconds: std::time::Duration::ZERO,
             waited: std::time::Duration::ZERO,
@@ -62,7 +69,7 @@ impl FullTeam {
     }
 }
 
-fn part_of(setup: &Setup<'_>, part: u32, halos: &Halos) -> Result<Part, TrainError> {
+fn part_of(setup: &Setup<'_>, halo: Halo, part: u32, halos: &Halos) -> Result<Part, TrainError> {
     let (topology, book, config) = (setup.graph.topology, setup.graph.book, setup.config);
     let graph = PartGraph::new(topology, book, halos, part)?;
     let worker = part % config.workers;
@@ -75,7 +82,7 @@ fn part_of(setup: &Setup<'_>, part: u32, halos: &Halos) -> Result<Part, TrainErr
         worker,
         n_workers: config.workers,
     };
-    let inputs = Inputs::load(source, &graph, config.full.halo)?;
+    let inputs = Inputs::load(source, &graph, halo)?;
     let aggregator = aggregator(setup, &graph);
     let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
     let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form)?;
@@ -107,9 +114,11 @@ fn aggregator(setup: &Setup<'_>, graph: &PartGraph) -> Aggregator {
 
 /// Returns the replicas that each partition does without by RAPA (section 4.3); none for all
 /// unless there are profiles.
-fn dropped_replicas(setup: &Setup<'_>) -> Result<Vec<Vec<NodeId>>, TrainError> {
-    let (book, config) = (setup.graph.book, setup.config);
-    let devices = &config.full.devices;
+fn dropped_replicas(
+    setup: &Setup<'_>,
+    devices: &[DeviceProfile],
+) -> Result<Vec<Vec<NodeId>>, TrainError> {
+    let book = setup.graph.book;
     if devices.is_empty() {
         return Ok(Vec::new());
     }

@@ -9,7 +9,7 @@ use lodestore_graph::{
 };
 use lodestore_store::Dtype;
 
-use super::FullTeam;
+use super::team::FullTeam;
 use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
 use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
@@ -90,7 +90,7 @@ fn with_team_on(
     let setup = Setup::new(config, graph, sources, vec![0], None).unwrap();
     let mut collective = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut collective);
-    let mut team = FullTeam::new(&setup, &group).unwrap();
+    let mut team = FullTeam::new(&setup, &config.full, &group).unwrap();
     let mut replica = Replica::new(&setup.model, config, 1).unwrap();
     f(&mut team, &mut replica, &mut group);
 }

@@ -144,7 +144,7 @@ impl TimeStep {
 /// An epoch in which the run was resumed, or with which it continued, has no time to compare. At
 /// most a part of it was timed, with caches and connections that were new. The next epoch repeats
 /// it.
-pub(crate) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
+pub(super) fn n_merges(epochs: &[EpochReport], n_workers: u32) -> u32 {
     let mut best: Option<(u32, f64)> = None;
     for epoch in epochs.iter().filter(|epoch| !epoch.resumed) {
         let Some(n_time_steps) = epoch.time_steps.filter(|_| epoch.steps > 0) else { continue };

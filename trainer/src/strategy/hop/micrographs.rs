@@ -4,15 +4,17 @@ use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
-use lodestore_client::prefetch::PrefetchStats;
+use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
 use super::{Iteration, iteration::TimeStep};
 use crate::error::TrainError;
+use crate::features::FeatureRows;
+use crate::worker::{BatchBytes, LoadedBatch, StepOrder, StepRows, WorkerBatches};
 
 /// The micrographs of the roots that a worker trains on, by time step.
-pub(crate) struct Micrographs<'a> {
+pub(super) struct Micrographs<'a> {
     worker: u32,
     sampler: Sampler<'a>,
     loader: BatchLoader,
@@ -23,27 +25,37 @@ pub(crate) struct Micrographs<'a> {
     /// Memory for rows, which serves one iteration after the other.
     rows: Arc<RowBuffer>,
     /// How batches were met so far.
-    pub(crate) stats: PrefetchStats,
+    stats: PrefetchStats,
+}
+
+/// Micrograph that a worker trains on next: that of a time step of an iteration.
+#[derive(Clone, Debug)]
+pub(super) struct MicrographOrder {
+    pub(super) iteration: Arc<Iteration>,
+    /// Which of its time steps.
+    pub(super) at: usize,
 }
 
 /// The sampled neighbourhood of the roots of a time step, and what it took to prepare.
-pub(crate) struct Micrograph {
-    pub(crate) batch: Batch,
-    pub(crate) rows: MicrographRows,
-    pub(crate) load: LoadStats,
-    /// To sample it, and in all.
-    pub(crate) seconds: [f64; 2],
+struct Micrograph {
+    batch: Batch,
+    rows: MicrographRows,
+    load: LoadStats,
+    /// Time to sample it.
+    sample_seconds: f64,
+    /// Time to prepare it in all.
+    wait_seconds: f64,
 }
 
 /// The rows of a micrograph, among those that were read with them.
-pub(crate) struct MicrographRows {
+struct MicrographRows {
     rows: Arc<RowBuffer>,
     bytes: Range<usize>,
 }
 
 impl<'a> Micrographs<'a> {
     /// Returns the micrographs of `worker`.
-    pub(crate) fn new(
+    pub(super) fn new(
         worker: u32,
         sampler: Sampler<'a>,
         loader: BatchLoader,
@@ -55,7 +67,7 @@ impl<'a> Micrographs<'a> {
 
     /// Returns the micrograph of time step `at` of an iteration, whose steps come in their order;
     /// `seed` is the iteration's.
-    pub(crate) fn next(
+    fn micrograph(
         &mut self,
         iteration: &Iteration,
         at: usize,
@@ -101,16 +113,37 @@ impl<'a> Micrographs<'a> {
             first = bytes.end;
             self.stats.max_nodes = self.stats.max_nodes.max(batch.nodes.len() as u64);
             // The first step waits for all.
-            let seconds = if self.ready.is_empty() { [sample_seconds, seconds] } else { [0.0; 2] };
+            let is_first = self.ready.is_empty();
+            let sample_seconds = if is_first { sample_seconds } else { 0.0 };
+            let wait_seconds = if is_first { seconds } else { 0.0 };
             let rows = MicrographRows { rows: Arc::clone(&self.rows), bytes };
-            self.ready.push_back(Micrograph { batch, rows, load, seconds });
+            self.ready.push_back(Micrograph { batch, rows, load, sample_seconds, wait_seconds });
         }
         Ok(())
     }
 }
 
-impl MicrographRows {
-    pub(crate) fn bytes(&self) -> &[u8] {
+impl WorkerBatches<MicrographOrder> for Micrographs<'_> {
+    fn next(
+        &mut self,
+        order: &StepOrder<MicrographOrder>,
+        seed: u64,
+        _form: Option<&FeatureRows>,
+    ) -> Result<LoadedBatch, TrainError> {
+        let micrograph = self.micrograph(&order.part.iteration, order.part.at, seed)?;
+        let Micrograph { batch, rows, load, sample_seconds, wait_seconds } = micrograph;
+        let rows = StepRows::Bytes(BatchBytes::new(rows));
+        let met = BatchReadiness::DefaultPath;
+        Ok(LoadedBatch { batch, rows, load, met, sample_seconds, wait_seconds })
+    }
+
+    fn stats(&self) -> PrefetchStats {
+        self.stats
+    }
+}
+
+impl AsRef<[u8]> for MicrographRows {
+    fn as_ref(&self) -> &[u8] {
         &self.rows.bytes()[self.bytes.clone()]
     }
 }

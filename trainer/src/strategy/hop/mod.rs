@@ -1,8 +1,69 @@
-//! HopGNN with migration: models by turns at the workers that own their roots.
+//! HopGNN: the roots of a global mini-batch are trained on where they are stored.
+//!
+//! Without migration each worker trains on all roots that it owns, in one step. With migration
+//! models go by turns to the workers that own their roots. Either way the gradients, weighted by
+//! roots, are those of the whole batch.
 
+pub(crate) mod config;
 mod iteration;
 mod micrographs;
+mod migration;
+mod run;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use iteration::n_merges;
+use lodestore_graph::{
+    PartitionBook,
+    sampler::{Deal, RootPlan},
+};
+
+use super::ondemand::SampledFeed;
+use super::rapid::ScheduledFeed;
+use super::{StrategyConfig, StrategyRun, check_owned_roots};
+use crate::checkpoint::Computation;
+use crate::config::{Fetch, Sampling, TrainConfig};
+use crate::error::TrainError;
+use crate::replica::Replica;
+use crate::report::TrainReport;
+use crate::setup::Setup;
+use config::{HopConfig, Migration};
 pub use iteration::{Iteration, Iterations, TimeStep};
-pub(crate) use micrographs::{Micrograph, MicrographRows, Micrographs};
+use migration::MigratingRun;
+use run::HopRun;
+
+impl StrategyConfig for HopConfig {
+    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        check_owned_roots(config)?;
+        self.check()
+    }
+
+    fn computation(&self, config: &TrainConfig) -> Computation {
+        let computation = Computation::new("Hop").with("workers", &config.workers);
+        Computation { migration: self.migration, merge: self.merge, ..computation }
+    }
+
+    fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
+        config.plan_of(Deal::Home, book)
+    }
+
+    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
+        report.hop = Some(*self);
+    }
+
+    fn run<'scope>(
+        &'scope self,
+        setup: &'scope Setup<'scope>,
+        _replica: &Replica,
+    ) -> Box<dyn StrategyRun<'scope> + 'scope> {
+        match (self.migration, self.fetch) {
+            (Migration::Paper, _) => Box::new(MigratingRun::new(setup, self)),
+            (Migration::None, Fetch::Rapid) => {
+                Box::new(HopRun::new(setup, ScheduledFeed::new(setup)))
+            }
+            (Migration::None, _) => {
+                let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
+                Box::new(HopRun::new(setup, feed))
+            }
+        }
+    }
+}

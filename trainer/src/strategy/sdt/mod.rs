@@ -5,6 +5,7 @@
 //! move rows, load ahead and compute; [`run`] goes through the partitions of an epoch.
 
 mod average;
+pub(crate) mod config;
 mod load;
 mod local;
 mod plan;
@@ -14,5 +15,76 @@ mod setup;
 mod team;
 mod worker;
 
-pub(crate) use run::LocalModels;
-pub(crate) use team::PartitionTeam;
+use lodestore_graph::{
+    PartitionBook,
+    sampler::{Deal, RootPlan},
+};
+
+use super::{StrategyConfig, StrategyRun, check_owned_roots, check_parts};
+use crate::checkpoint::Computation;
+use crate::config::TrainConfig;
+use crate::error::TrainError;
+use crate::replica::Replica;
+use crate::report::TrainReport;
+use crate::setup::Setup;
+use crate::sources::WorkerSources;
+use config::SdtConfig;
+use run::SdtRun;
+
+impl StrategyConfig for SdtConfig {
+    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        check_owned_roots(config)?;
+        self.check(config)
+    }
+
+    fn check_sources(
+        &self,
+        config: &TrainConfig,
+        book: &PartitionBook,
+        _sources: &[WorkerSources],
+        _workers: &[u32],
+    ) -> Result<(), TrainError> {
+        check_parts(config, book)
+    }
+
+    /// Returns the settings without the number of workers: local models are those of partitions,
+    /// whichever worker trains them.
+    fn computation(&self, config: &TrainConfig) -> Computation {
+        Computation::new("Sdt")
+            .with("average_every", &self.average_every)
+            .with("optimizer_state", &self.optimizer_state)
+            .with("halo_hops", &self.halo_hops_of(config.fanouts.len()))
+            .with("full_partition", &self.full_partition)
+    }
+
+    /// Returns a plan of batches for each partition, whichever worker it belongs to.
+    fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
+        let mut plan = config.plan_of(Deal::Owned, book);
+        plan.workers = book.n_parts().into();
+        if self.full_partition {
+            plan.batch_size = book.n_nodes().max(1) as usize;
+        }
+        plan
+    }
+
+    fn idles_without_roots(&self) -> bool {
+        false
+    }
+
+    /// Returns the partitions.
+    fn n_steps(&self, n_batches: &[u32]) -> u32 {
+        n_batches.len() as u32
+    }
+
+    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
+        report.sdt = Some(*self);
+    }
+
+    fn run<'scope>(
+        &'scope self,
+        setup: &'scope Setup<'scope>,
+        replica: &Replica,
+    ) -> Box<dyn StrategyRun<'scope> + 'scope> {
+        Box::new(SdtRun::new(setup, self, replica))
+    }
+}

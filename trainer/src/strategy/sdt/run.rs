@@ -1,18 +1,28 @@
 //! An epoch of all partitions, and the average of their local models.
 
-use std::{mem::take, ops::ControlFlow, time::Instant};
+use std::{borrow::Cow, mem::take, thread::Scope, time::Instant};
 
-use super::{average::Shares, plan::PartitionPlan, team::PartitionTeam, worker::PartitionFigures};
+use super::{
+    average::Shares,
+    config::SdtConfig,
+    plan::PartitionPlan,
+    setup::{initial_models, partition_team},
+    team::PartitionTeam,
+    worker::PartitionFigures,
+};
 use crate::adam::ReplicaState;
 use crate::checkpoint::Checkpoints;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
+use crate::replica::Replica;
 use crate::report::{EpochReport, Progress};
 use crate::run::Run;
+use crate::setup::Setup;
 use crate::step::{Place, StepSeconds, WorkerStep};
-use crate::step_outcome::TeamStep;
+use crate::step_outcome::{MemberStats, TeamStep};
+use crate::strategy::{Observer, StrategyRun};
 
 /// The leader asks for nothing.
 const NOTHING: u32 = 0;
@@ -21,11 +31,19 @@ const SAVE: u32 = 1;
 /// The run ends here.
 const END: u32 = 2;
 
+/// A run of local models; the model of the run is their average.
+pub(super) struct SdtRun<'scope> {
+    setup: &'scope Setup<'scope>,
+    config: &'scope SdtConfig,
+    local: LocalModels,
+    team: Option<PartitionTeam<'scope>>,
+}
+
 /// The local models of a run, one for each partition.
 #[derive(Debug)]
-pub(crate) struct LocalModels {
+pub(super) struct LocalModels {
     /// By partition; those of other processes are empty but while a checkpoint is written.
-    pub(crate) states: Vec<ReplicaState>,
+    pub(super) states: Vec<ReplicaState>,
     pub(super) shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
     pub(super) kept_share: f64,
@@ -37,7 +55,7 @@ impl LocalModels {
     /// Returns the parameters of the average of all local models, all of which are here. Where all
     /// have the same, as after an average, it is these: their weighted sum may differ in the last
     /// bit.
-    pub(crate) fn average_here(&self) -> Result<Vec<Vec<f32>>, TrainError> {
+    fn average_here(&self) -> Result<Vec<Vec<f32>>, TrainError> {
         if self.states.windows(2).all(|pair| pair[0].values == pair[1].values) {
             return Ok(self.states[0].values.clone());
         }
@@ -55,100 +73,48 @@ impl LocalModels {
     }
 }
 
-impl Run<'_> {
+impl<'scope> SdtRun<'scope> {
+    /// Returns a run whose local models are all as `replica` is.
+    pub(super) fn new(
+        setup: &'scope Setup<'scope>,
+        config: &'scope SdtConfig,
+        replica: &Replica,
+    ) -> Self {
+        let local = initial_models(setup, config, replica.adam.state());
+        Self { setup, config, local, team: None }
+    }
+
     /// Takes note of what partitions keep, and agrees on whether there are checkpoints.
-    pub(crate) fn begin_partitions(
+    fn begin(
         &mut self,
+        run: &Run<'_>,
         plans: &[PartitionPlan],
         group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError> {
-        let saves = group.of_leader(&u32::from(self.checkpoints.is_some()))?;
-        let Some(local) = &mut self.local else { return Ok(()) };
-        local.saves = saves != 0;
-        local.keep_own(group, self.config.workers);
+        let saves = group.of_leader(&u32::from(run.checkpoints.is_some()))?;
+        self.local.saves = saves != 0;
+        self.local.keep_own(group, run.config.workers);
         let sum = |of: fn(&PartitionPlan) -> f64| plans.iter().map(of).sum::<f64>();
         let all = sum(|plan| plan.all);
-        local.kept_share = if all > 0.0 { sum(|plan| plan.kept) / all } else { 1.0 };
+        self.local.kept_share = if all > 0.0 { sum(|plan| plan.kept) / all } else { 1.0 };
         Ok(())
     }
 
-    /// Trains the local models of the partitions that are left of the present epoch, and averages
-    /// them if that is due.
-    pub(crate) fn train_partitions(
-        &mut self,
-        team: &mut PartitionTeam<'_>,
-        group: &mut ProcessGroup<'_>,
-        progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
-    ) -> Result<(), TrainError> {
-        let (start, saving) = (Instant::now(), self.checkpoint_seconds());
-        let (epoch, total) = (self.place.epoch, team.n_parts);
-        let (mut halo_rows, mut halo_bytes) = (0, 0);
-        while self.place.step < total {
-            let (first, began) = (self.place.step, Instant::now());
-            let figures = self.round(team, group)?;
-            let seconds = began.elapsed().as_secs_f64();
-            let workers: Vec<WorkerStep> =
-                figures.iter().map(|of_part| self.worker_step(of_part, seconds)).collect();
-            let mut loss = TeamStep::default();
-            for (of_part, worker) in figures.iter().zip(&workers) {
-                let step = TeamStep::new(vec![(worker.worker, of_part.outcome.clone())]);
-                let step = TeamStep { n_batches: of_part.n_batches, ..step };
-                self.record.stepped(&step, std::slice::from_ref(worker));
-                loss.outcomes.extend(step.outcomes);
-            }
-            let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
-            halo_rows += figures.iter().map(|of_part| of_part.loaded.halo_rows).sum::<u64>();
-            halo_bytes += figures.iter().map(|of_part| of_part.loaded.halo_bytes).sum::<u64>();
-            self.place.step = first + figures.len() as u32;
-            let (done, workers) = (self.place.step, &workers[..]);
-            let is_ended =
-                progress(&Progress::Step { epoch, done, total, loss, workers }).is_break();
-            let is_due = |checkpoints: &Checkpoints| {
-                let before = u64::from(epoch) * u64::from(total) + u64::from(first);
-                checkpoints.is_passed(before, before + u64::from(done - first))
-            };
-            let is_saved = self.checkpoints.as_ref().is_some_and(is_due)
-                || (is_ended && self.checkpoints.is_some());
-            let wanted =
-                if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
-            let wanted = group.of_leader(&wanted)?;
-            if wanted & SAVE != 0 {
-                self.gather_states(group)?;
-                self.save()?;
-                self.forget_states(group);
-            }
-            if wanted & END != 0 {
-                self.is_interrupted = true;
-                return Ok(());
-            }
-        }
-        let synchronised_bytes = self.average(epoch, group)?;
-        let report = EpochReport {
-            epoch,
-            steps: total,
-            seconds: start.elapsed().as_secs_f64() - (self.checkpoint_seconds() - saving),
-            halo_rows: Some(halo_rows),
-            halo_bytes: Some(halo_bytes),
-            synchronised_bytes: Some(synchronised_bytes),
-            kept_share: Some(self.local.as_ref().map_or(1.0, |local| local.kept_share)),
-            ..EpochReport::default()
-        };
-        self.record.end_epoch(&report, &team.stats);
-        if self.local.as_ref().is_some_and(|local| local.saves) {
-            self.gather_states(group)?;
-        }
-        Ok(())
+    /// Returns the workers of this process, which have started.
+    fn team(&mut self) -> &mut PartitionTeam<'scope> {
+        let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
+        team
     }
 
     /// Trains one partition of each worker; returns the figures of all.
     fn round(
         &mut self,
-        team: &mut PartitionTeam<'_>,
+        run: &Run<'_>,
         group: &mut ProcessGroup<'_>,
     ) -> Result<Vec<PartitionFigures>, TrainError> {
-        let Place { epoch, step } = self.place;
-        let Some(local) = &mut self.local else { unreachable!("a run of partitions") };
-        let own = team.train(epoch, step, &mut local.states)?;
+        let Place { epoch, step } = run.place;
+        let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
+        let own = team.train(epoch, step, &mut self.local.states)?;
         let mut figures: Vec<PartitionFigures> =
             group.exchange(&own)?.into_iter().flatten().collect();
         figures.sort_by_key(|of_part| of_part.part);
@@ -158,22 +124,26 @@ impl Run<'_> {
 
     /// Averages the local models, where that is due or the average is to be measured. Returns the
     /// bytes that workers send to synchronise them, each as a process of its own.
-    fn average(&mut self, epoch: u32, group: &mut ProcessGroup<'_>) -> Result<u64, TrainError> {
-        let sdt = self.config.sdt;
-        let is_due = (epoch + 1).is_multiple_of(sdt.average_every);
-        let is_last = epoch + 1 == self.config.epochs;
-        let is_measured = self.config.evaluation_after(epoch + 1, self.has_test) != Due::No;
+    fn average(
+        &mut self,
+        run: &mut Run<'_>,
+        epoch: u32,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<u64, TrainError> {
+        let is_due = (epoch + 1).is_multiple_of(self.config.average_every);
+        let is_last = epoch + 1 == run.config.epochs;
+        let is_measured = run.config.evaluation_after(epoch + 1, run.has_test) != Due::No;
         if !is_due && !is_last && !is_measured {
             return Ok(0);
         }
-        let Some(local) = &mut self.local else { return Ok(0) };
-        let n_workers = self.config.workers;
+        let local = &mut self.local;
+        let n_workers = run.config.workers;
         let is_own = |part: u32| group.has_worker(part % n_workers);
         let own = (0..).zip(&local.states).filter(|(part, _)| is_own(*part));
         let terms = local.shares.terms(own)?;
         let len = local.shares.len();
         let sum = group.sum_parameters(terms, len)?;
-        self.replica.set_values(local.shares.lists(&sum))?;
+        run.replica.set_values(local.shares.lists(&sum))?;
         if !is_due {
             return Ok(0);
         }
@@ -186,26 +156,136 @@ impl Run<'_> {
     }
 
     /// Brings the states of all local models to the leader.
-    fn gather_states(&mut self, group: &mut ProcessGroup<'_>) -> Result<(), TrainError> {
-        let Some(local) = &mut self.local else { return Ok(()) };
-        group.gather_states(&mut local.states, self.config.workers)
+    fn gather_states(
+        &mut self,
+        run: &Run<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<(), TrainError> {
+        group.gather_states(&mut self.local.states, run.config.workers)
+    }
+}
+
+impl<'scope> StrategyRun<'scope> for SdtRun<'scope> {
+    fn start<'env>(
+        &mut self,
+        scope: &'scope Scope<'scope, 'env>,
+        run: &mut Run<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<(), TrainError> {
+        let (team, plans) = partition_team(self.setup, self.config, scope, run.place, group)?;
+        self.team = Some(team);
+        self.begin(run, &plans, group)
+    }
+
+    /// Trains the local models of the partitions that are left of the present epoch, and averages
+    /// them if that is due.
+    fn epoch(
+        &mut self,
+        run: &mut Run<'_>,
+        group: &mut ProcessGroup<'_>,
+        progress: Observer<'_>,
+    ) -> Result<(), TrainError> {
+        let start = Instant::now();
+        let saving = run.checkpoint_seconds();
+        let epoch = run.place.epoch;
+        let total = self.team().n_parts;
+        let (mut halo_rows, mut halo_bytes) = (0, 0);
+        while run.place.step < total {
+            let (first, began) = (run.place.step, Instant::now());
+            let figures = self.round(run, group)?;
+            let seconds = began.elapsed().as_secs_f64();
+            let workers: Vec<WorkerStep> =
+                figures.iter().map(|of_part| worker_step(run, of_part, seconds)).collect();
+            let mut loss = TeamStep::default();
+            for (of_part, worker) in figures.iter().zip(&workers) {
+                let step = TeamStep::new(vec![(worker.worker, of_part.outcome.clone())]);
+                let step = TeamStep { n_batches: of_part.n_batches, ..step };
+                run.record.stepped(&step, std::slice::from_ref(worker));
+                loss.outcomes.extend(step.outcomes);
+            }
+            let loss = TeamStep::new(take(&mut loss.outcomes)).loss;
+            halo_rows += figures.iter().map(|of_part| of_part.loaded.halo_rows).sum::<u64>();
+            halo_bytes += figures.iter().map(|of_part| of_part.loaded.halo_bytes).sum::<u64>();
+            run.place.step = first + figures.len() as u32;
+            let (done, workers) = (run.place.step, &workers[..]);
+            let is_ended =
+                progress(&Progress::Step { epoch, done, total, loss, workers }).is_break();
+            let is_due = |checkpoints: &Checkpoints| {
+                let before = u64::from(epoch) * u64::from(total) + u64::from(first);
+                checkpoints.is_passed(before, before + u64::from(done - first))
+            };
+            let is_saved = run.checkpoints.as_ref().is_some_and(is_due)
+                || (is_ended && run.checkpoints.is_some());
+            let wanted =
+                if is_saved { SAVE } else { NOTHING } + if is_ended { END } else { NOTHING };
+            let wanted = group.of_leader(&wanted)?;
+            if wanted & SAVE != 0 {
+                self.gather_states(run, group)?;
+                run.save_states(self)?;
+                self.forget_states(group);
+            }
+            if wanted & END != 0 {
+                run.is_interrupted = true;
+                return Ok(());
+            }
+        }
+        let synchronised_bytes = self.average(run, epoch, group)?;
+        let report = EpochReport {
+            epoch,
+            steps: total,
+            seconds: start.elapsed().as_secs_f64() - (run.checkpoint_seconds() - saving),
+            halo_rows: Some(halo_rows),
+            halo_bytes: Some(halo_bytes),
+            synchronised_bytes: Some(synchronised_bytes),
+            kept_share: Some(self.local.kept_share),
+            ..EpochReport::default()
+        };
+        run.record.end_epoch(&report, &self.team().stats);
+        if self.local.saves {
+            self.gather_states(run, group)?;
+        }
+        Ok(())
+    }
+
+    /// Returns one replica for each partition.
+    fn n_replicas(&self) -> u32 {
+        self.local.states.len() as u32
+    }
+
+    fn updates_each_step(&self) -> bool {
+        false
+    }
+
+    fn states(&self, _replica: &Replica) -> Cow<'_, [ReplicaState]> {
+        Cow::Borrowed(&self.local.states)
+    }
+
+    fn restore(
+        &mut self,
+        states: Vec<ReplicaState>,
+        replica: &mut Replica,
+    ) -> Result<(), TrainError> {
+        self.local.states = states;
+        replica.set_values(self.local.average_here()?)
     }
 
     /// Forgets the states of the partitions of other processes, which a checkpoint has.
-    pub(crate) fn forget_states(&mut self, group: &ProcessGroup<'_>) {
-        if let Some(local) = &mut self.local {
-            local.keep_own(group, self.config.workers);
-        }
+    fn forget_states(&mut self, group: &ProcessGroup<'_>) {
+        self.local.keep_own(group, self.setup.config.workers);
     }
 
-    /// Returns what the worker of a partition did in a round.
-    fn worker_step(&self, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
-        let PartitionFigures { part, loaded, ref outcome, .. } = *of_part;
-        let place = Place { step: part, ..self.place };
-        WorkerStep {
-            seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
-            sdt: Some(loaded),
-            ..outcome.worker_step(place, part % self.config.workers, self.row_bytes)
-        }
+    fn stats(&mut self, _epoch: u32) -> &[MemberStats] {
+        self.team.as_ref().map_or(&[], |team| &team.stats)
+    }
+}
+
+/// Returns what the worker of a partition did in a round.
+fn worker_step(run: &Run<'_>, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
+    let PartitionFigures { part, loaded, ref outcome, .. } = *of_part;
+    let place = Place { step: part, ..run.place };
+    WorkerStep {
+        seconds: StepSeconds { step: step_seconds, ..outcome.seconds },
+        sdt: Some(loaded),
+        ..outcome.worker_step(place, part % run.config.workers, run.row_bytes)
     }
 }

@@ -8,6 +8,7 @@ use lodestore_graph::NodeId;
 
 use super::{
     average::Shares,
+    config::SdtConfig,
     load::{Turn, Turns},
     local::PartitionSource,
     plan::{Depth, PartitionPlan},
@@ -16,121 +17,117 @@ use super::{
     worker::PartitionWorker,
 };
 use crate::adam::ReplicaState;
-use crate::config::TrainConfig;
 use crate::error::TrainError;
-use crate::matrix::workspace::Workspace;
 use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step::Place;
-use crate::worker::Learner;
 
-impl<'a> Setup<'a> {
-    /// Returns the training nodes of each partition.
-    fn roots_of_parts(&self) -> Vec<Vec<NodeId>> {
-        let mut roots = vec![Vec::new(); self.graph.book.n_parts().into()];
-        for &node in &self.labels.train {
-            if let Some(part) = self.graph.book.part_of(node) {
-                roots[part.index()].push(node);
-            }
-        }
-        roots
-    }
-
-    fn partition_source(&self, worker: u32) -> PartitionSource<'_> {
-        let layers = self.config.fanouts.len() as u32;
-        PartitionSource {
-            topology: self.graph.topology,
-            book: self.graph.book,
-            sources: self.sources_of(worker),
-            tensor: &self.config.feature_tensor,
-            row_bytes: self.row_bytes,
-            depth: Depth { layers, halo_hops: self.config.halo_hops() },
-            worker,
-            n_workers: self.config.workers,
+/// Returns the training nodes of each partition.
+fn roots_of_parts(setup: &Setup<'_>) -> Vec<Vec<NodeId>> {
+    let mut roots = vec![Vec::new(); setup.graph.book.n_parts().into()];
+    for &node in &setup.labels.train {
+        if let Some(part) = setup.graph.book.part_of(node) {
+            roots[part.index()].push(node);
         }
     }
+    roots
+}
 
-    /// Returns the local models of a run in which `state` is that of each, before the first step.
-    pub(crate) fn local_models(&self, state: ReplicaState) -> LocalModels {
-        let n_train: Vec<u64> =
-            self.roots_of_parts().iter().map(|roots| roots.len() as u64).collect();
-        let lengths = state.values.iter().map(Vec::len).collect();
-        let shares = Shares::new(&n_train, lengths, self.config.sdt.optimizer_state);
-        let states = vec![state; n_train.len()];
-        LocalModels { states, shares, kept_share: 1.0, saves: false }
-    }
-
-    /// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
-    /// the memory of a worker. Returns also the plans of all partitions of the run.
-    pub(crate) fn partition_team<'scope, 'env>(
-        &'scope self,
-        scope: &'scope Scope<'scope, 'env>,
-        place: Place,
-        group: &mut ProcessGroup<'_>,
-    ) -> Result<(PartitionTeam<'scope>, Vec<PartitionPlan>), TrainError> {
-        let n_parts = u32::from(self.graph.book.n_parts());
-        let roots: Vec<Arc<[NodeId]>> = self.roots_of_parts().into_iter().map(Arc::from).collect();
-        let mut own = Vec::new();
-        for part in 0..n_parts {
-            let worker = part % self.config.workers;
-            if self.workers.contains(&worker) {
-                let plan = self.partition_source(worker).plan(part, &roots[part as usize]);
-                own.push((part, plan));
-            }
-        }
-        let mut plans = vec![PartitionPlan::default(); n_parts as usize];
-        for (part, plan) in group.exchange(&own)?.into_iter().flatten() {
-            plans[part as usize] = plan;
-        }
-        let n_graph = self.graph.topology.n_nodes();
-        let sizes: Vec<u64> =
-            plans.iter().map(|plan| plan.bytes(self.row_bytes, n_graph)).collect();
-        check_memory(self.config, &sizes)?;
-        let turn = |part: u32| Turn {
-            part,
-            roots: Arc::clone(&roots[part as usize]),
-            n_bytes: sizes[part as usize],
-        };
-        let worker = |&worker: &u32| {
-            let own = (worker..n_parts).step_by(self.config.workers as usize);
-            let turns: Vec<Turn> =
-                own.filter(|&part| !roots[part as usize].is_empty()).map(turn).collect();
-            let done = turns.iter().filter(|turn| turn.part < place.step).count();
-            let first = place.epoch as usize * turns.len() + done;
-            let range = first..self.config.epochs as usize * turns.len();
-            let budget = self.config.partition_bytes().map(|[left, _]| left);
-            let source = self.partition_source(worker);
-            let model = Model::new(&self.spec(), self.config.seed)?;
-            let learner = Learner {
-                features: self.features.clone(),
-                model,
-                labels: &self.labels,
-                workspace: Workspace::default(),
-            };
-            let worker_of = PartitionWorker {
-                config: self.config,
-                plan: self.root_plan(),
-                train: &self.labels.train,
-                learner,
-                turns: Turns::start(scope, source, turns, range, budget),
-                order: None,
-                stats: PrefetchStats::default(),
-                rows: RowBuffer::default(),
-            };
-            Ok((worker, worker_of))
-        };
-        let workers = self.workers.iter().map(worker).collect::<Result<_, TrainError>>()?;
-        let size = [self.config.workers, n_parts];
-        let team = PartitionTeam::start(scope, workers, group.n_local(), size)?;
-        Ok((team, plans))
+fn partition_source<'a>(
+    setup: &'a Setup<'_>,
+    config: &SdtConfig,
+    worker: u32,
+) -> PartitionSource<'a> {
+    let layers = setup.config.fanouts.len() as u32;
+    PartitionSource {
+        topology: setup.graph.topology,
+        book: setup.graph.book,
+        sources: setup.sources_of(worker),
+        tensor: &setup.config.feature_tensor,
+        row_bytes: setup.row_bytes,
+        depth: Depth { layers, halo_hops: config.halo_hops_of(setup.config.fanouts.len()) },
+        worker,
+        n_workers: setup.config.workers,
     }
 }
 
+/// Returns the local models of a run in which `state` is that of each, before the first step.
+pub(super) fn initial_models(
+    setup: &Setup<'_>,
+    config: &SdtConfig,
+    state: ReplicaState,
+) -> LocalModels {
+    let n_train: Vec<u64> = roots_of_parts(setup).iter().map(|roots| roots.len() as u64).collect();
+    let lengths = state.values.iter().map(Vec::len).collect();
+    let shares = Shares::new(&n_train, lengths, config.optimizer_state);
+    let states = vec![state; n_train.len()];
+    LocalModels { states, shares, kept_share: 1.0, saves: false }
+}
+
+/// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
+/// the memory of a worker. Returns also the plans of all partitions of the run.
+pub(super) fn partition_team<'scope, 'env>(
+    setup: &'scope Setup<'scope>,
+    config: &'scope SdtConfig,
+    scope: &'scope Scope<'scope, 'env>,
+    place: Place,
+    group: &mut ProcessGroup<'_>,
+) -> Result<(PartitionTeam<'scope>, Vec<PartitionPlan>), TrainError> {
+    let n_parts = u32::from(setup.graph.book.n_parts());
+    let roots: Vec<Arc<[NodeId]>> = roots_of_parts(setup).into_iter().map(Arc::from).collect();
+    let mut own = Vec::new();
+    for part in 0..n_parts {
+        let worker = part % setup.config.workers;
+        if setup.workers.contains(&worker) {
+            let plan = partition_source(setup, config, worker).plan(part, &roots[part as usize]);
+            own.push((part, plan));
+        }
+    }
+    let mut plans = vec![PartitionPlan::default(); n_parts as usize];
+    for (part, plan) in group.exchange(&own)?.into_iter().flatten() {
+        plans[part as usize] = plan;
+    }
+    let n_graph = setup.graph.topology.n_nodes();
+    let sizes: Vec<u64> = plans.iter().map(|plan| plan.bytes(setup.row_bytes, n_graph)).collect();
+    check_memory(config, &sizes)?;
+    let turn = |part: u32| Turn {
+        part,
+        roots: Arc::clone(&roots[part as usize]),
+        n_bytes: sizes[part as usize],
+    };
+    let worker = |&worker: &u32| {
+        let own = (worker..n_parts).step_by(setup.config.workers as usize);
+        let turns: Vec<Turn> =
+            own.filter(|&part| !roots[part as usize].is_empty()).map(turn).collect();
+        let done = turns.iter().filter(|turn| turn.part < place.step).count();
+        let first = place.epoch as usize * turns.len() + done;
+        let range = first..setup.config.epochs as usize * turns.len();
+        let budget = config.partition_bytes().map(|[left, _]| left);
+        let source = partition_source(setup, config, worker);
+        let learner = setup.learner(Model::new(&setup.spec(), setup.config.seed)?);
+        let worker_of = PartitionWorker {
+            config: setup.config,
+            full_partition: config.full_partition,
+            plan: setup.root_plan(),
+            train: &setup.labels.train,
+            learner,
+            turns: Turns::start(scope, source, turns, range, budget),
+            order: None,
+            stats: PrefetchStats::default(),
+            rows: RowBuffer::default(),
+        };
+        Ok((worker, worker_of))
+    };
+    let workers = setup.workers.iter().map(worker).collect::<Result<_, TrainError>>()?;
+    let size = [setup.config.workers, n_parts];
+    let team = PartitionTeam::start(scope, workers, group.n_local(), size)?;
+    Ok((team, plans))
+}
+
 /// Fails where a partition does not fit in the memory of a worker.
-fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
-    let (Some(memory), Some([left, reserved])) =
-        (config.sdt.memory_bytes, config.partition_bytes())
+fn check_memory(config: &SdtConfig, sizes: &[u64]) -> Result<(), TrainError> {
+    let (Some(memory), Some([left, reserved])) = (config.memory_bytes, config.partition_bytes())
     else {
         return Ok(());
     };
@@ -153,14 +150,12 @@ fn check_memory(config: &TrainConfig, sizes: &[u64]) -> Result<(), TrainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{SdtConfig, Strategy};
 
     #[test]
     fn a_partition_that_does_not_fit_is_an_error_with_the_partitions_that_would() {
+        let usual = SdtConfig::default();
         let checked = |memory_bytes, reserved_bytes, sizes: &[u64]| {
-            let sdt = SdtConfig { memory_bytes, reserved_bytes, ..SdtConfig::default() };
-            let config = TrainConfig { strategy: Strategy::Sdt, sdt, ..TrainConfig::default() };
-            check_memory(&config, sizes)
+            check_memory(&SdtConfig { memory_bytes, reserved_bytes, ..usual }, sizes)
         };
         checked(None, None, &[u64::MAX]).unwrap();
         checked(Some(300), None, &[100, 99]).unwrap();

@@ -25,6 +25,8 @@ use crate::worker::{Learner, StepInput, StepRows};
 /// A worker's state between partitions.
 pub(crate) struct PartitionWorker<'run> {
     pub(crate) config: &'run TrainConfig,
+    /// Whether all neighbours of a partition's training nodes are in its batch.
+    pub(crate) full_partition: bool,
     /// One share of the training nodes for each partition.
     pub(crate) plan: RootPlan<'run>,
     pub(crate) train: &'run [NodeId],
@@ -73,7 +75,7 @@ impl PartitionWorker<'_> {
         let mut replica = Replica::new(&self.learner.model, self.config, batches.len() as u32)?;
         replica.adam.restore(state)?;
         figures.n_batches = batches.len() as u64;
-        let fanouts = match self.config.sdt.full_partition {
+        let fanouts = match self.full_partition {
             true => vec![Fanout::All; self.config.fanouts.len()],
             false => self.config.fanouts.clone(),
         };

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, thread::scope};
 
+use lodestore_client::RowSource;
 use lodestore_client::source::PullStats;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
@@ -11,13 +12,19 @@ use lodestore_graph::{
 use lodestore_store::Dtype;
 use proptest::prelude::*;
 
-use super::*;
+use super::migration::MigratingSteps;
 use crate::collective::ThreadCollective;
-use crate::config::{HopConfig, Merge, Migration, Roots, Strategy, TrainConfig};
+use crate::config::{HopConfig, Merge, Migration, Roots, Sampling, Strategy, TrainConfig};
 use crate::options::ModelKind;
+use crate::process_group::ProcessGroup;
+use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use crate::step::Place;
+use crate::strategy::mini_batches::{BatchFeed, Steps};
+use crate::strategy::ondemand::SampledFeed;
+use crate::workers::Team;
 use lodestore_graph::topology::Direction;
 
 const WIDTH: u32 = 5;
@@ -69,11 +76,22 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let mut group = ProcessGroup::new(&mut alone);
     group.open(replica.adam.lengths(), setup.opening(), None).unwrap();
     scope(|scope| {
-        let setups = setup.set_up_workers(scope, Place::default()).unwrap();
-        let size = [config.workers, setup.n_steps()];
-        let mut team = Team::start(scope, setups, 1, size).unwrap();
-        (team.iterations, team.n_merges) = (setup.iterations(), n_merges);
-        let step = team.step(Place::default(), &replica, &mut group).unwrap();
+        let mut team;
+        let mut moving;
+        let steps: &mut dyn Steps = match config.hop.migration {
+            Migration::None => {
+                let feed = SampledFeed { setup: &setup, sampling: Sampling::Seeded, ahead: 0 };
+                let feed = |worker| feed.start(scope, worker, Place::default());
+                team = Team::start(scope, &setup, &group, &feed).unwrap();
+                &mut team
+            }
+            Migration::Paper => {
+                moving = MigratingSteps::start(scope, &setup, &config.hop, &group).unwrap();
+                moving.n_merges = n_merges;
+                &mut moving
+            }
+        };
+        let step = steps.step(Place::default(), &replica, &mut group).unwrap();
         let n_roots: u64 = step.outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         assert_eq!(step.n_roots, n_roots);
         step.gradients.concat().into_iter().map(f64::from).collect()

@@ -1,4 +1,4 @@
-//! RapidGNN (algorithm 1): batches from a schedule on disk, rows from what was kept for them.
+//! A worker's batches from the schedule, with the rows that are kept for them.
 
 use std::{
     io,
@@ -23,12 +23,14 @@ use lodestore_graph::{
     schedule::{AccessCounts, NEVER, NextUses, Schedule, ScheduleError},
 };
 
+use super::schedule::Written;
 use crate::config::HotPolicy;
 use crate::step::Place;
+use crate::worker::KeptRows;
 
 /// A worker's batches as scheduled, with the rows that are kept for them.
-pub(crate) struct Rapid<'scope> {
-    schedule: &'scope Schedule,
+pub(crate) struct ScheduledBatches<'scope> {
+    written: Arc<Written>,
     worker: u32,
     /// Number of the first batch.
     first: u32,
@@ -43,37 +45,29 @@ enum Keeper<'scope> {
     Oracle(Arc<OracleTier>, NextUses, LoadStats),
 }
 
-/// Path of a schedule, and the position from which its batches are gone through.
-#[derive(Clone, Copy)]
-pub(crate) struct Planned<'a> {
-    pub(crate) schedule: &'a Schedule,
-    pub(crate) path: &'a Path,
-    pub(crate) place: Place,
-    /// Policy of the kept rows, and the size of their sets.
-    pub(crate) policy: HotPolicy,
-    pub(crate) n_hot: usize,
-    /// Rows that there is memory for before the first batch is prepared.
-    pub(crate) n_spare: usize,
-}
-
-impl<'scope> Rapid<'scope> {
+impl<'scope> ScheduledBatches<'scope> {
     /// Begins to keep rows. Rows of the first epoch are pulled now, as far as there is room. Under
     /// `frequency` that is the first set, which the others follow in the background. For the oracle
     /// it is the rows of soonest use, so that the first epoch waits no longer than others.
-    pub(crate) fn start<'env>(
+    pub(super) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
-        planned: Planned<'scope>,
+        written: &Arc<Written>,
+        place: Place,
+        policy: HotPolicy,
         loader: &BatchLoader,
     ) -> Result<Self, ClientError> {
-        let Planned { schedule, path, place, policy, n_hot, n_spare } = planned;
+        let schedule = &written.schedule;
+        let n_hot = written.budget.n_hot;
         let (per_epoch, epochs) = (schedule.n_batches(worker), schedule.spec().epochs);
         let first = place.first_batch(per_epoch);
         let keeper = match policy {
             HotPolicy::Frequency => {
                 let of_loader = loader.clone();
+                let of_written = Arc::clone(written);
                 let choose = Arc::new(move |epoch| {
                     let is_remote = |node| of_loader.is_remote(node);
+                    let schedule = &of_written.schedule;
                     let counts = AccessCounts::of(schedule, worker, epoch, &is_remote)?;
                     Ok(counts.hottest(n_hot))
                 });
@@ -85,32 +79,13 @@ impl<'scope> Rapid<'scope> {
                 let batches = first..per_epoch.saturating_mul(epochs);
                 let is_remote = |node| loader.is_remote(node);
                 let soonest = soonest(schedule, worker, place, n_slots, &is_remote)?;
-                let fill = TierFill { soonest: &soonest, most_rows: n_spare };
+                let fill = TierFill { soonest: &soonest, most_rows: written.n_spare };
                 let n_nodes = schedule.n_nodes();
                 let (tier, filled) = OracleTier::filled(n_slots, loader, n_nodes, &batches, fill)?;
-                Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, path)?, filled)
+                Keeper::Oracle(Arc::new(tier), next_uses(schedule, worker, &written.path)?, filled)
             }
         };
-        Ok(Self { schedule, worker, first, keeper })
-    }
-
-    /// Returns the counters and memory of the hot sets; for the oracle, its memory.
-    pub(crate) fn stats(&self) -> HotSetStats {
-        match &self.keeper {
-            Keeper::Frequency(steady) => steady.stats(),
-            Keeper::Oracle(tier, ..) => {
-                HotSetStats { peak_bytes: tier.held_bytes(), ..HotSetStats::default() }
-            }
-        }
-    }
-
-    /// Returns the VectorPulls for hot sets up to and with `epoch`, or what filled the oracle's
-    /// tier.
-    pub(crate) fn pulled_until(&self, epoch: u32) -> LoadStats {
-        match &self.keeper {
-            Keeper::Frequency(steady) => steady.pulled_until(epoch),
-            Keeper::Oracle(_, _, filled) => *filled,
-        }
+        Ok(Self { written: Arc::clone(written), worker, first, keeper })
     }
 
     /// Returns the next uses as numbers of batches from the first on.
@@ -128,13 +103,36 @@ impl<'scope> Rapid<'scope> {
     }
 }
 
-impl BatchSource for Rapid<'_> {
+impl KeptRows for ScheduledBatches<'_> {
+    /// For the oracle, only its memory.
+    fn stats(&self) -> HotSetStats {
+        match &self.keeper {
+            Keeper::Frequency(steady) => steady.stats(),
+            Keeper::Oracle(tier, ..) => {
+                HotSetStats { peak_bytes: tier.held_bytes(), ..HotSetStats::default() }
+            }
+        }
+    }
+
+    /// For the oracle, what filled its tier.
+    fn pulled_until(&self, epoch: u32) -> LoadStats {
+        match &self.keeper {
+            Keeper::Frequency(steady) => steady.pulled_until(epoch),
+            Keeper::Oracle(_, _, filled) => *filled,
+        }
+    }
+}
+
+impl BatchSource for ScheduledBatches<'_> {
     fn n_batches(&self) -> u32 {
-        self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
+        self.written
+            .schedule
+            .n_batches(self.worker)
+            .saturating_mul(self.written.schedule.spec().epochs)
     }
 
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        let per_epoch = self.schedule.n_batches(self.worker);
+        let per_epoch = self.written.schedule.n_batches(self.worker);
         let (epoch, position) = (index / per_epoch, index % per_epoch);
         // Before anything can fail: a turn that is given up lets the others end.
         let kept: Box<dyn Residency> = match &self.keeper {
@@ -145,11 +143,11 @@ impl BatchSource for Rapid<'_> {
                 Box::new(turn)
             }
         };
-        Ok((self.schedule.get(self.worker, epoch, position)?, Some(kept)))
+        Ok((self.written.schedule.get(self.worker, epoch, position)?, Some(kept)))
     }
 
     fn end_of_epoch(&self, index: u32) -> u32 {
-        let per_epoch = self.schedule.n_batches(self.worker).max(1);
+        let per_epoch = self.written.schedule.n_batches(self.worker).max(1);
         (index / per_epoch + 1).saturating_mul(per_epoch)
     }
 }

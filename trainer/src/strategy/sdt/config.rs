@@ -51,33 +51,34 @@ impl Default for SdtConfig {
     }
 }
 
-impl TrainConfig {
-    /// Fails for settings of `sdt` that cannot work, or are those of another strategy.
-    pub(super) fn check_sdt(&self) -> Result<(), TrainError> {
-        if self.strategy != Strategy::Sdt {
-            let is_usual = self.sdt == SdtConfig::default();
-            return check(is_usual, "strategy", "sdt for its settings", self.strategy);
-        }
-        let SdtConfig { average_every, memory_bytes, reserved_bytes, .. } = self.sdt;
-        check(average_every >= 1, "average_every", "at least 1", average_every)?;
-        let replays = self.replay.is_some();
+impl SdtConfig {
+    /// Fails where they are settings of another strategy.
+    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let is_usual = strategy == Strategy::Sdt || *self == Self::default();
+        check(is_usual, "strategy", "sdt for its settings", strategy)
+    }
+
+    /// Fails for settings of `sdt` that cannot work.
+    pub(super) fn check(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        check(self.average_every >= 1, "average_every", "at least 1", self.average_every)?;
+        let replays = config.replay.is_some();
         check(!replays, "replay", "none under the strategy sdt", "a recording")?;
-        let is_of_memory = reserved_bytes.is_none() || memory_bytes.is_some();
+        let is_of_memory = self.reserved_bytes.is_none() || self.memory_bytes.is_some();
         check(is_of_memory, "reserved_bytes", "a part of memory_bytes", "no memory_bytes")
     }
 
-    /// Returns the bytes that the partitions of a worker may take under `sdt`, and those that are
-    /// left for training (SDT-GNN, section III-C). None where memory is not limited.
-    pub(crate) fn partition_bytes(&self) -> Option<[u64; 2]> {
-        let memory = self.sdt.memory_bytes?;
-        let reserved = self.sdt.reserved_bytes.unwrap_or(memory - memory / 3);
+    /// Returns the bytes that the partitions of a worker may take, and those that are left for
+    /// training (SDT-GNN, section III-C). None where memory is not limited.
+    pub(super) fn partition_bytes(&self) -> Option<[u64; 2]> {
+        let memory = self.memory_bytes?;
+        let reserved = self.reserved_bytes.unwrap_or(memory - memory / 3);
         Some([memory.saturating_sub(reserved), reserved])
     }
 
-    /// Returns the hops of halos under `sdt`: none beyond the layers is needed.
-    pub(crate) fn halo_hops(&self) -> u32 {
-        let n_layers = self.fanouts.len() as u32;
-        self.sdt.halo_hops.map_or(n_layers, |hops| hops.min(n_layers))
+    /// Returns the hops of halos for a model of `n_layers`: none beyond the layers is needed.
+    pub(super) fn halo_hops_of(&self, n_layers: usize) -> u32 {
+        let n_layers = n_layers as u32;
+        self.halo_hops.map_or(n_layers, |hops| hops.min(n_layers))
     }
 }
 

@@ -13,9 +13,9 @@ use lodestore_graph::{
     topology::Topology,
 };
 
-use super::Share;
 use crate::config::TrainConfig;
 use crate::random::CounterRandom;
+use crate::strategy::Share;
 
 /// A stream that neither roots nor neighbours of a schedule are drawn from.
 const STREAM: u64 = 0x7261_6e64_6f6d_0000;
@@ -23,7 +23,7 @@ const STREAM: u64 = 0x7261_6e64_6f6d_0000;
 /// A worker's batches from one stream of random numbers: roots are shuffled in place each epoch,
 /// and neighbours drawn one after the other. Neither depends on the epoch, the batch or the node
 /// but by how many numbers were drawn before.
-pub(crate) struct RandomBatches<'a> {
+pub(crate) struct OrdinaryBatches<'a> {
     config: &'a TrainConfig,
     topology: &'a Topology,
     per_epoch: u32,
@@ -39,7 +39,7 @@ struct State {
     next: u32,
 }
 
-impl<'a> RandomBatches<'a> {
+impl<'a> OrdinaryBatches<'a> {
     /// Returns the batches of `share`.
     pub(crate) fn new(share: Share<'a>, config: &'a TrainConfig, topology: &'a Topology) -> Self {
         let Share { worker, plan, train } = share;
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-impl BatchSource for RandomBatches<'_> {
+impl BatchSource for OrdinaryBatches<'_> {
     fn n_batches(&self) -> u32 {
         self.per_epoch.saturating_mul(self.config.epochs)
     }
@@ -120,7 +120,7 @@ impl BatchSource for RandomBatches<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lodestore_graph::PartitionBook;
+    use lodestore_graph::{PartitionBook, sampler::Deal};
 
     /// Batches are well formed, hold every own root once an epoch, and draw neighbours uniformly.
     #[test]
@@ -134,8 +134,8 @@ mod tests {
         let (epochs, fanouts) = (500, vec![Fanout::at_most(2).unwrap(), Fanout::All]);
         let usual = TrainConfig::default();
         let config = TrainConfig { workers: 2, batch_size: 4, epochs, fanouts, ..usual };
-        let share = Share { worker: 1, plan: config.root_plan(&book), train: &train };
-        let source = RandomBatches::new(share, &config, &topology);
+        let share = Share { worker: 1, plan: config.plan_of(Deal::Owned, &book), train: &train };
+        let source = OrdinaryBatches::new(share, &config, &topology);
         assert_eq!(source.n_batches(), 2 * epochs);
         let mut drawn = [0u32; 4];
         let mut firsts = [0u32; 12];

@@ -8,10 +8,10 @@ use lodestore_client::prefetch::BatchSource;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
 
-use super::Share;
+use crate::strategy::Share;
 
 /// A worker's batches, sampled one by one. Nothing is kept between them.
-pub(crate) struct Ondemand<'a> {
+pub(crate) struct SampledBatches<'a> {
     share: Share<'a>,
     epochs: u32,
     per_epoch: u32,
@@ -27,7 +27,7 @@ struct State<'a> {
     roots: Vec<Vec<NodeId>>,
 }
 
-impl<'a> Ondemand<'a> {
+impl<'a> SampledBatches<'a> {
     /// Returns the batches of `share` in all epochs.
     pub(crate) fn new(share: Share<'a>, epochs: u32, sampler: Sampler<'a>) -> Self {
         let roots = share.batches(0);
@@ -37,7 +37,7 @@ impl<'a> Ondemand<'a> {
     }
 }
 
-impl BatchSource for Ondemand<'_> {
+impl BatchSource for SampledBatches<'_> {
     fn n_batches(&self) -> u32 {
         self.per_epoch.saturating_mul(self.epochs)
     }
@@ -63,7 +63,11 @@ impl BatchSource for Ondemand<'_> {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_graph::{PartitionBook, sampler::Fanout, topology::Topology};
+    use lodestore_graph::{
+        PartitionBook,
+        sampler::{Deal, Fanout},
+        topology::Topology,
+    };
 
     use super::*;
     use crate::config::TrainConfig;
@@ -76,8 +80,8 @@ mod tests {
         let book = PartitionBook::from_counts(&[4]).unwrap();
         let (fanouts, train) = (vec![Fanout::All; 2], [NodeId(0)]);
         let config = TrainConfig::default();
-        let share = Share { worker: 0, plan: config.root_plan(&book), train: &train };
-        let mut source = Ondemand::new(share, 1, Sampler::new(&topology, &fanouts));
+        let share = Share { worker: 0, plan: config.plan_of(Deal::Owned, &book), train: &train };
+        let mut source = SampledBatches::new(share, 1, Sampler::new(&topology, &fanouts));
         source.max_edges = 15;
         source.batch(0).unwrap();
         source.max_edges = 14;

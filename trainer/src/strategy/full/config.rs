@@ -3,8 +3,7 @@
 use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
 use serde::Serialize;
 
-use super::MAX_LAYERS;
-use crate::config::{Strategy, TrainConfig};
+use crate::config::{MAX_LAYERS, Strategy, TrainConfig};
 use crate::error::{TrainError, check};
 use crate::options::{Norm, by_name};
 
@@ -53,31 +52,33 @@ impl Default for FullConfig {
     }
 }
 
-impl TrainConfig {
-    /// Fails for settings of `full` that cannot work, or are those of another strategy.
-    pub(super) fn check_full(&self) -> Result<(), TrainError> {
-        if self.strategy != Strategy::Full {
-            let is_usual = self.full == FullConfig::default();
-            return check(is_usual, "strategy", "full for its settings", self.strategy);
-        }
-        let n_layers = self.fanouts.len();
+impl FullConfig {
+    /// Fails where they are settings of another strategy.
+    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let is_usual = strategy == Strategy::Full || *self == Self::default();
+        check(is_usual, "strategy", "full for its settings", strategy)
+    }
+
+    /// Fails for settings of `full` that cannot work.
+    pub(super) fn check(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        let n_layers = config.fanouts.len();
         let layers = format!("1 to {MAX_LAYERS}");
         check((1..=MAX_LAYERS).contains(&n_layers), "layers", &layers, n_layers)?;
-        let other = self.fanouts.iter().find(|fanout| **fanout != Fanout::All);
+        let other = config.fanouts.iter().find(|fanout| **fanout != Fanout::All);
         let found = other.map_or_else(String::new, ToString::to_string);
         check(other.is_none(), "fanouts", "all neighbours under the strategy full", found)?;
-        let FullConfig { halo, staleness, compress, ref devices, .. } = self.full;
+        let Self { halo, staleness, compress, ref devices, .. } = *self;
         let exchanges = halo == Halo::Exchange;
         check(exchanges || staleness == 0, "staleness", "0 where halos are zeros", staleness)?;
         let found = compress.map_or_else(String::new, |compress| compress.to_string());
         check(exchanges || compress.is_none(), "compress", "none where halos are zeros", found)?;
-        let replays = self.replay.is_some();
+        let replays = config.replay.is_some();
         check(!replays, "replay", "none under the strategy full", "a recording")?;
-        let is_plain = self.layer.norm != Norm::Batch;
+        let is_plain = config.layer.norm != Norm::Batch;
         let expected = "none or layer under the strategy full: batch statistics would be each \
                         partition's own";
-        check(is_plain, "norm", expected, self.layer.norm)?;
-        let (found, n_workers) = (devices.len(), self.workers);
+        check(is_plain, "norm", expected, config.layer.norm)?;
+        let (found, n_workers) = (devices.len(), config.workers);
         let expected = format!("one profile for each of the {n_workers} workers");
         check(found == 0 || found as u64 == u64::from(n_workers), "devices", &expected, found)
     }

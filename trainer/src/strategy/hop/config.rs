@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Fetch, Strategy};
+use crate::config::{Fetch, Strategy};
 use crate::error::{TrainError, check};
 use crate::options::by_name;
 
@@ -57,13 +57,15 @@ impl Default for HopConfig {
 }
 
 impl HopConfig {
-    /// Fails for settings that cannot work under `strategy`.
-    pub(super) fn validate(&self, strategy: Strategy) -> Result<(), TrainError> {
-        let HopConfig { migration, pregather, merge, fetch } = *self;
-        if strategy != Strategy::Hop {
-            let is_usual = *self == HopConfig::default();
-            return check(is_usual, "strategy", "hop for its settings", strategy);
-        }
+    /// Fails where they are settings of another strategy.
+    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
+        let is_usual = strategy == Strategy::Hop || *self == Self::default();
+        check(is_usual, "strategy", "hop for its settings", strategy)
+    }
+
+    /// Fails for settings that cannot work.
+    pub(super) fn check(&self) -> Result<(), TrainError> {
+        let Self { migration, pregather, merge, fetch } = *self;
         if migration == Migration::Paper {
             return check(fetch == Fetch::OnDemand, "fetch", "ondemand with migration", fetch);
         }

@@ -1,0 +1,209 @@
+//! Epochs of mini-batches: all workers step together, and their gradients are averaged.
+
+use std::{borrow::Cow, ops::ControlFlow, thread::Scope, time::Instant};
+
+use super::{Observer, StrategyRun};
+use crate::checkpoint::Checkpoints;
+use crate::error::TrainError;
+use crate::process_group::ProcessGroup;
+use crate::record::EpochFigures;
+use crate::replica::Replica;
+use crate::report::{EpochReport, Progress, TrainReport};
+use crate::run::Run;
+use crate::setup::Setup;
+use crate::step::{Place, StepSeconds, WorkerStep};
+use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
+use crate::worker::StepOrder;
+use crate::workers::{Feed, Team};
+
+/// Origin of the batches of a run's workers.
+pub(crate) trait BatchFeed<'scope>: Sync {
+    /// Makes what all workers need, such as a schedule. Breaks if `progress` did.
+    fn prepare(
+        &mut self,
+        _group: &mut ProcessGroup<'_>,
+        _progress: Observer<'_>,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Returns the batches of a worker from `place` on, which is before the end.
+    fn start<'env>(
+        &self,
+        scope: &'scope Scope<'scope, 'env>,
+        worker: u32,
+        place: Place,
+    ) -> Result<Feed<'scope, ()>, TrainError>;
+
+    /// Adds what it made to the report of a run.
+    fn report(&self, _report: &mut TrainReport) {}
+}
+
+/// A run in which each worker trains on one batch in each step.
+pub(crate) struct MiniBatchRun<'scope> {
+    pub(super) setup: &'scope Setup<'scope>,
+    feed: Box<dyn BatchFeed<'scope> + 'scope>,
+    team: Option<Team<'scope, ()>>,
+}
+
+/// Steps of all workers together.
+pub(crate) trait Steps {
+    /// Has every worker that has a batch left train on it, and averages gradients.
+    fn step(
+        &mut self,
+        place: Place,
+        replica: &Replica,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<TeamStep, TrainError>;
+
+    /// Returns figures of all workers of the run up to `epoch`.
+    fn stats(&mut self, epoch: u32) -> &[MemberStats];
+
+    /// Adds what a strategy measures to the worker of line `line` of `step`.
+    fn note_worker(&self, _step: &TeamStep, _line: usize, _worker: &mut WorkerStep) {}
+
+    /// Adds what a strategy measures to the report of an epoch.
+    fn note_epoch(&self, _figures: &EpochFigures, _epoch: &mut EpochReport) {}
+}
+
+impl<'scope> MiniBatchRun<'scope> {
+    pub(crate) fn new(setup: &'scope Setup<'scope>, feed: impl BatchFeed<'scope> + 'scope) -> Self {
+        Self { setup, feed: Box::new(feed), team: None }
+    }
+
+    /// Returns the workers of this process, which have started.
+    pub(super) fn team(&mut self) -> &mut Team<'scope, ()> {
+        let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
+        team
+    }
+}
+
+impl<'scope> StrategyRun<'scope> for MiniBatchRun<'scope> {
+    fn prepare(
+        &mut self,
+        group: &mut ProcessGroup<'_>,
+        progress: Observer<'_>,
+    ) -> Result<ControlFlow<()>, TrainError> {
+        self.feed.prepare(group, progress)
+    }
+
+    fn start<'env>(
+        &mut self,
+        scope: &'scope Scope<'scope, 'env>,
+        run: &mut Run<'_>,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<(), TrainError> {
+        let place = run.place;
+        let feed = |worker| self.feed.start(scope, worker, place);
+        self.team = Some(Team::start(scope, self.setup, group, &feed)?);
+        Ok(())
+    }
+
+    fn epoch(
+        &mut self,
+        run: &mut Run<'_>,
+        group: &mut ProcessGroup<'_>,
+        progress: Observer<'_>,
+    ) -> Result<(), TrainError> {
+        let n_steps = self.setup.n_steps();
+        train_epoch(run, self.team(), n_steps, group, progress)
+    }
+
+    fn stats(&mut self, epoch: u32) -> &[MemberStats] {
+        self.team.as_mut().map_or(&[], |team| team.stats(epoch))
+    }
+
+    fn report(&self, report: &mut TrainReport) {
+        self.feed.report(report);
+    }
+}
+
+impl Steps for Team<'_, ()> {
+    fn step(
+        &mut self,
+        Place { epoch, step }: Place,
+        _replica: &Replica,
+        group: &mut ProcessGroup<'_>,
+    ) -> Result<TeamStep, TrainError> {
+        let order = StepOrder { epoch, batch: step, ..StepOrder::default() };
+        let mut outcomes = self.train(&order)?;
+        // A batch without roots takes no part in the step.
+        outcomes.retain(|(_, outcome)| outcome.n_roots > 0);
+        let gradients =
+            outcomes.iter_mut().map(|(worker, outcome)| outcome.take_gradient(*worker)).collect();
+        group.step(outcomes, gradients, self.stats(epoch))
+    }
+
+    fn stats(&mut self, epoch: u32) -> &[MemberStats] {
+        Team::stats(self, epoch)
+    }
+}
+
+/// Makes the steps that are left of the present epoch, of `total`.
+pub(crate) fn train_epoch(
+    run: &mut Run<'_>,
+    steps: &mut dyn Steps,
+    total: u32,
+    group: &mut ProcessGroup<'_>,
+    progress: Observer<'_>,
+) -> Result<(), TrainError> {
+    let start = Instant::now();
+    let saving = run.checkpoint_seconds();
+    let epoch = run.place.epoch;
+    while run.place.step < total {
+        let began = Instant::now();
+        let mut outcome = steps.step(run.place, &run.replica, group)?;
+        let loss = outcome.loss;
+        outcome.check_finite(run.place)?;
+        let update = Instant::now();
+        run.replica.update(&mut outcome.gradients)?;
+        let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
+        let step_seconds = began.elapsed().as_secs_f64();
+        let workers = worker_steps(run, steps, &outcome, step_seconds, update);
+        run.record.stepped(&outcome, &workers);
+        run.place.step += 1;
+        let done = run.place.step;
+        // Before the checkpoint: a run that is killed in between makes the step again.
+        let flow = progress(&Progress::Step { epoch, done, total, loss, workers: &workers });
+        run.is_interrupted = flow.is_break();
+        let is_due = |c: &Checkpoints| c.is_due(run.replica.adam.n_steps);
+        if run.is_interrupted || run.checkpoints.as_ref().is_some_and(is_due) {
+            run.save(Cow::Owned(vec![run.replica.adam.state()]))?;
+        }
+        if run.is_interrupted {
+            return Ok(());
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64() - (run.checkpoint_seconds() - saving);
+    let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
+    let figures = run.record.end_epoch(&report, steps.stats(epoch));
+    if let Some(report) = run.record.measured.epochs.last_mut() {
+        steps.note_epoch(&figures, report);
+    }
+    Ok(())
+}
+
+/// Returns what each worker did in the present step.
+fn worker_steps(
+    run: &Run<'_>,
+    steps: &mut dyn Steps,
+    step: &TeamStep,
+    step_seconds: f64,
+    update_seconds: f64,
+) -> Vec<WorkerStep> {
+    let late_swaps: Vec<u64> =
+        steps.stats(run.place.epoch).iter().map(|stats| stats.steady.late).collect();
+    let mut workers = Vec::with_capacity(step.outcomes.len());
+    for (line, (worker, outcome)) in step.outcomes.iter().enumerate() {
+        let outcome: &StepOutcome = outcome;
+        let seconds = StepSeconds { step: step_seconds, update: update_seconds, ..outcome.seconds };
+        let mut of_worker = WorkerStep {
+            seconds,
+            late_swaps: late_swaps[*worker as usize],
+            ..outcome.worker_step(run.place, *worker, run.row_bytes)
+        };
+        steps.note_worker(step, line, &mut of_worker);
+        workers.push(of_worker);
+    }
+    workers
+}

@@ -56,8 +56,6 @@ pub(crate) use connections::IdleClock;
 pub(crate) use gather::Asked;
 use plan::ShardPlan;
 pub(crate) use plan::{Started, Step};
-#[cfg(test)]
-pub(crate) use update::wire;
 
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {

@@ -71,23 +71,16 @@ impl AgedDirectory {
         self.max_age.map(|age| self.now.saturating_sub(age))
     }
 
-    /// Does a [`Directory::lookup`] in which a row misses that is too old. With `since`, one misses
-    /// with an earlier stamp, whatever time it is. That needs a bound on the age, or no stamp is
-    /// kept.
-    pub(crate) fn lookup(&mut self, ids: &[u32], since: Option<u32>, slots: &mut Vec<u32>) {
+    /// Like [`Directory::lookup`], but a row that is too old misses.
+    pub(crate) fn lookup(&mut self, ids: &[u32], slots: &mut Vec<u32>) {
         self.directory.lookup(ids, slots);
-        let Some(earliest) = since.or_else(|| self.earliest()) else { return };
+        let Some(earliest) = self.earliest() else { return };
         for slot in slots.iter_mut().filter(|slot| **slot != NO_SLOT) {
             if self.stamps.get(*slot as usize).is_none_or(|&stamp| stamp < earliest) {
                 *slot = NO_SLOT;
                 self.n_stale += 1;
             }
         }
-    }
-
-    /// Returns whether rows have stamps.
-    pub(crate) fn keeps_stamps(&self) -> bool {
-        self.max_age.is_some()
     }
 
     /// Returns the stamp of the row in a slot.

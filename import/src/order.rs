@@ -65,7 +65,7 @@ impl Ordering {
         let scratch = staging.join(SCRATCH_FILE);
         let (by_input, topology) = scratch_topology(edges, by_input, &scratch)?;
         let start = Instant::now();
-        let input_row_of = arrange(order, &topology, &by_input.book)?;
+        let input_row_of = arrange(order, &topology, &by_input.book);
         let seconds = start.elapsed().as_secs_f64();
         let relabelling = by_input.in_order(&input_row_of)?;
         let others = Others { topology, input_row_of, scratch };
@@ -93,7 +93,7 @@ impl Ordering {
         report.add(self.order, self.seconds, found);
         let Some(others) = &self.others else { return Ok(report) };
         for order in RowOrder::ALL.into_iter().filter(|&order| order != self.order) {
-            let (row_of, seconds) = others.rows(order, book)?;
+            let (row_of, seconds) = others.rows(order, book);
             let row_of = |node: NodeId| row_of[others.input_row_of[node.index()] as usize];
             report.add(order, seconds, trace.rows_per_page(book, row_bytes, &row_of));
         }
@@ -109,15 +109,15 @@ impl Ordering {
 
 impl Others {
     /// Returns the row in `order` of each row in the order of the input, and the seconds spent.
-    fn rows(&self, order: RowOrder, book: &PartitionBook) -> Result<(Vec<u32>, f64), Error> {
+    fn rows(&self, order: RowOrder, book: &PartitionBook) -> (Vec<u32>, f64) {
         let start = Instant::now();
-        let input_row_of = arrange(order, &self.topology, book)?;
+        let input_row_of = arrange(order, &self.topology, book);
         let seconds = start.elapsed().as_secs_f64();
         let mut row_of = vec![0; input_row_of.len()];
         for (row, &input_row) in (0..).zip(&input_row_of) {
             row_of[input_row as usize] = row;
         }
-        Ok((row_of, seconds))
+        (row_of, seconds)
     }
 
     fn remove(self) -> Result<(), Error> {

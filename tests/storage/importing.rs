@@ -152,7 +152,7 @@ fn every_order_holds_the_same_rows() {
         let graph = source.file(order);
         let mut more = vec!["--parts", "3", "--order", order, "--json"];
         // Once, since it measures all of them.
-        more.extend((order == "cluster").then_some("--compare-orders"));
+        more.extend((order == "greedy").then_some("--compare-orders"));
         let found = source.try_import(&graph, &["feat"], &more).succeeded().json();
         assert_eq!(found["order"], order);
         let args = [&graph, &ids, &out].map(|path| path.display().to_string());
@@ -164,7 +164,7 @@ fn every_order_holds_the_same_rows() {
         assert!(rows.bytes() == source.rows("feat", &external), "{order}");
         // The order of the input needs no files on the way.
         assert_eq!(names_in(&graph), names_in(&source.file("input")));
-        if order == "cluster" {
+        if order == "greedy" {
             report = found;
         } else {
             assert!(found["rows_per_page"][order].as_f64().unwrap() > 1.0);

@@ -190,32 +190,8 @@ impl SharedTier {
     /// Unless `out` has `ids.len() * row_bytes` bytes.
     pub fn lookup(&self, ids: &[u32], out: &mut [u8], access: &mut BatchAccess) {
         check_rows(ids.len(), self.row_bytes, out.len());
-        self.lock().find(ids, None, access);
+        self.lock().find(ids, access);
         self.copy_found(out, access);
-    }
-
-    /// Does the same for rows with this stamp or a later one, whatever time it is; all others miss.
-    /// The tier must keep stamps.
-    ///
-    /// # Panics
-    ///
-    /// As [`SharedTier::lookup`].
-    pub fn lookup_since(
-        &self,
-        ids: &[u32],
-        min_stamp: u32,
-        out: &mut [u8],
-        access: &mut BatchAccess,
-    ) {
-        check_rows(ids.len(), self.row_bytes, out.len());
-        self.lock().find(ids, Some(min_stamp), access);
-        self.copy_found(out, access);
-    }
-
-    /// Returns whether rows have stamps: with a bound on their age, of any length.
-    #[must_use]
-    pub fn keeps_stamps(&self) -> bool {
-        self.lock().residents.keeps_stamps()
     }
 
     /// Copies the rows that were found to `out`; all others become misses.
@@ -249,26 +225,6 @@ impl SharedTier {
             return;
         }
         self.write(rows, &access.placements, &access.numbers);
-    }
-
-    /// Does the same for rows with a stamp each; one with [`NO_STAMP`](crate::volatile::NO_STAMP) is not
-    /// offered.
-    ///
-    /// # Panics
-    ///
-    /// As [`SharedTier::admit`], and unless there is a stamp for each id.
-    pub fn admit_stamped(
-        &self,
-        ids: &[u32],
-        rows: &[u8],
-        stamps: &[u32],
-        access: &mut BatchAccess,
-    ) {
-        assert_eq!(ids.len(), stamps.len(), "a stamp for each id");
-        access.stamps.clear();
-        access.stamps.extend_from_slice(stamps);
-        access.misses.retain(|&at| stamps[at as usize] != crate::volatile::NO_STAMP);
-        self.admit(ids, rows, access);
     }
 
     /// Writes rows to where they were placed, under their numbers.
@@ -392,9 +348,8 @@ impl Decisions {
         self.numbers.get(slot as usize).copied().unwrap_or_default()
     }
 
-    /// Finds slots, numbers and stamps, of rows that have `since` where it is given, or nothing
-    /// while the tier is left alone.
-    fn find(&mut self, ids: &[u32], since: Option<u32>, access: &mut BatchAccess) {
+    /// Finds slots, numbers and stamps, or nothing while the tier is left alone.
+    fn find(&mut self, ids: &[u32], access: &mut BatchAccess) {
         let BatchAccess { slots, numbers, stamps, n_removals, is_past, .. } = access;
         (*n_removals, *is_past) = (self.n_removals, self.watch.is_resting());
         if *is_past {
@@ -402,7 +357,7 @@ impl Decisions {
             slots.resize(ids.len(), NO_SLOT);
             self.n_bypassed += ids.len() as u64;
         } else {
-            self.residents.lookup(ids, since, slots);
+            self.residents.lookup(ids, slots);
         }
         numbers.clear();
         numbers.extend(slots.iter().map(|&slot| self.number(slot)));

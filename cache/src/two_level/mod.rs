@@ -216,7 +216,7 @@ fn gather<E>(
     tensor: &mut BatchTensor,
     fetch: &mut impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
 ) -> Result<Found, GatherError<E>> {
-    device.begin(ids, None, tensor)?;
+    device.begin(ids, tensor)?;
     device.admit_misses(ids);
     let misses = std::mem::take(&mut device.misses);
     let mut stamps = std::mem::take(&mut device.stamps);

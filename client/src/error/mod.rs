@@ -91,28 +91,6 @@ pub enum ClientError {
         /// The server.
         address: Address,
     },
-    /// Rows of a batch do not have the stamp in time.
-    #[error(
-        "{n_lacking} rows of volatile tensor `{tensor}` do not have stamp {min_stamp} in time; see that \
-         their publishers run, or wait longer"
-    )]
-    Lacking {
-        /// The tensor.
-        tensor: String,
-        /// Rows that lack it.
-        n_lacking: usize,
-        /// The lowest stamp that would do.
-        min_stamp: u32,
-    },
-    /// A tier that keeps no stamps.
-    #[error(
-        "the tier before volatile tensor `{tensor}` keeps no stamps; make it with a bound on the age of \
-         rows (max_age)"
-    )]
-    TierStamps {
-        /// The tensor.
-        tensor: String,
-    },
     /// The graph has no such tensor.
     #[error("the graph has no tensor `{name}`; it has: {known}")]
     UnknownTensor {

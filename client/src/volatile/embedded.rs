@@ -110,7 +110,7 @@ impl VolatileSource for EmbeddedVolatile {
             if first.is_none() || is_over {
                 // What is being rewritten is tried again as long as there is time.
                 if rows.pull_stamped(&places, min_stamp, out, &mut stamps)? == 0 || is_over {
-                    return Ok(VolatilePulled { stamps, n_found: 0 });
+                    return Ok(VolatilePulled { stamps });
                 }
                 first = Some(0);
             }

@@ -1,9 +1,7 @@
 //! Volatile tensors: rows in memory alone, each with a stamp, which their owners publish and others
 //! pull.
 
-mod device;
 mod embedded;
-mod tiered;
 
 use std::ops::Range;
 use std::time::Duration;
@@ -15,11 +13,9 @@ use lodestore_store::tensor::TensorSpecError;
 use crate::error::ClientError;
 use crate::source::TensorInfo;
 
-pub use device::DeviceVolatile;
 pub use embedded::EmbeddedVolatile;
-pub use tiered::TieredVolatile;
 
-/// A place that has volatile tensors: servers, or the memory of this process; or a tier before one.
+/// A place that has volatile tensors: servers, or the memory of this process.
 ///
 /// Rows are published under claims. A claim is of whole ranges of ids, and one publisher has it at
 /// a time. A row that is pulled is whole, of its range's present claim, and never older than was
@@ -98,8 +94,6 @@ pub struct StampWanted {
 pub struct VolatilePulled {
     /// For each id the stamp of its row, or [`NO_STAMP`] for one that is lacking.
     pub stamps: Vec<Stamp>,
-    /// Rows that a tier had.
-    pub n_found: u64,
 }
 
 impl VolatileInfo {
@@ -107,16 +101,6 @@ impl VolatileInfo {
     pub(crate) fn check(&self) -> Result<(), ClientError> {
         let bad = |error: TensorSpecError| ClientError::BadVolatile { reason: error.to_string() };
         self.tensor.check().map_err(bad)
-    }
-
-    /// Checks that a tier for rows of `row_bytes` can be before the tensor.
-    fn check_tier(&self, row_bytes: usize, keeps_stamps: bool) -> Result<(), ClientError> {
-        let TensorInfo { name, .. } = &self.tensor;
-        ClientError::check_tier(name, self.tensor.row_bytes(), row_bytes)?;
-        match keeps_stamps {
-            true => Ok(()),
-            false => Err(ClientError::TierStamps { tensor: name.clone() }),
-        }
     }
 }
 

@@ -4,13 +4,10 @@
 //! Each order sees the edges inside one partition and O(rows) memory. It depends on the graph
 //! alone: not on time, chance or threads.
 
-mod bfs;
-mod cluster;
 mod degree;
 mod greedy;
 mod inner_edges;
 mod locality;
-mod rcm;
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +15,6 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::book::PartitionBook;
-use crate::edges::EdgeError;
 use crate::topology::Topology;
 
 use inner_edges::Inside;
@@ -32,12 +28,6 @@ pub enum RowOrder {
     Input,
     /// By descending degree.
     Degree,
-    /// Breadth first.
-    Bfs,
-    /// Reverse Cuthill–McKee.
-    Rcm,
-    /// The clusters of SPRING, one after another.
-    Cluster,
     /// Next the row with most neighbours among the rows before it. It is the default: it has the
     /// most rows per page on most graphs measured, and is close to the best on the others.
     #[default]
@@ -46,7 +36,7 @@ pub enum RowOrder {
 
 /// An order that is not known.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("row order {found:?} is not known; input, degree, bfs, rcm, cluster and greedy are")]
+#[error("row order {found:?} is not known; input, degree and greedy are")]
 pub struct RowOrderError {
     /// Name given.
     pub found: String,
@@ -56,18 +46,12 @@ pub struct RowOrderError {
 /// range.
 ///
 /// `topology` holds each edge in both directions. Memory: 24 bytes per row of the largest
-/// partition at most, for `cluster` 44. The lists are read in an order that no disk likes, so that
-/// they should fit in memory with the page cache. No order fails unless a topology does not fit its
-/// own lists.
+/// partition at most. Lists are read at random, so they should fit in the page cache.
 ///
 /// # Panics
 ///
 /// When topology and book are of different graphs.
-pub fn arrange(
-    order: RowOrder,
-    topology: &Topology,
-    book: &PartitionBook,
-) -> Result<Vec<u32>, EdgeError> {
+pub fn arrange(order: RowOrder, topology: &Topology, book: &PartitionBook) -> Vec<u32> {
     assert_eq!(topology.n_nodes(), book.n_nodes(), "topology and book must be of one graph");
     let mut nodes = Vec::with_capacity(book.n_nodes() as usize);
     for part in book.parts() {
@@ -76,20 +60,16 @@ pub fn arrange(
         let rows = match order {
             RowOrder::Input => (0..inside.n_rows()).collect(),
             RowOrder::Degree => degree::by_degree(&inside),
-            RowOrder::Bfs => bfs::breadth_first(&inside),
-            RowOrder::Rcm => rcm::reverse_cuthill_mckee(&inside),
-            RowOrder::Cluster => cluster::by_cluster(&inside)?,
             RowOrder::Greedy => greedy::greedy(&inside, greedy::WINDOW_ROWS),
         };
         nodes.extend(rows.into_iter().map(|row| range.start + row));
     }
-    Ok(nodes)
+    nodes
 }
 
 impl RowOrder {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Input, Self::Degree, Self::Bfs, Self::Rcm, Self::Cluster, Self::Greedy];
+    pub const ALL: [Self; 3] = [Self::Input, Self::Degree, Self::Greedy];
 
     /// Returns the name under which it is asked for.
     #[must_use]
@@ -97,9 +77,6 @@ impl RowOrder {
         match self {
             Self::Input => "input",
             Self::Degree => "degree",
-            Self::Bfs => "bfs",
-            Self::Rcm => "rcm",
-            Self::Cluster => "cluster",
             Self::Greedy => "greedy",
         }
     }

@@ -37,7 +37,7 @@ fn names_are_read_back() {
         assert_eq!(order.to_string().parse(), Ok(order));
     }
     let error = "gorder".parse::<RowOrder>().unwrap_err().to_string();
-    assert!(error.contains("input, degree, bfs, rcm, cluster and greedy"), "{error}");
+    assert!(error.contains("input, degree and greedy"), "{error}");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn small_graphs_work_with_every_order() {
     for order in RowOrder::ALL {
         for (topology, counts) in &cases {
             let book = PartitionBook::from_counts(counts).unwrap();
-            let mut nodes = arrange(order, topology, &book).unwrap();
+            let mut nodes = arrange(order, topology, &book);
             for part in book.parts() {
                 let range = book.range(part);
                 nodes[range.start as usize..range.end as usize].sort_unstable();
@@ -74,24 +74,22 @@ fn scattered_rings(n_rings: u32, size: u32) -> Topology {
 }
 
 #[test]
-fn orders_that_see_edges_bring_neighbours_into_pages() {
+fn the_order_that_sees_edges_brings_neighbours_into_pages() {
     let topology = scattered_rings(1500, 50);
     let book = PartitionBook::single(75_000);
     let trace = Trace::sample(&topology);
     let measured = RowOrder::ALL.map(|order| {
-        let nodes = arrange(order, &topology, &book).unwrap();
+        let nodes = arrange(order, &topology, &book);
         let mut row_of = vec![0; nodes.len()];
         for (row, &node) in (0..).zip(&nodes) {
             row_of[node as usize] = row;
         }
         trace.rows_per_page(&book, 400, &|node| row_of[node.index()]).batch
     });
-    let [input, degree, bfs, rcm, cluster, greedy] = measured;
+    let [input, degree, greedy] = measured;
     // All degrees are equal.
     assert_eq!(input, degree);
-    for (order, found) in [("bfs", bfs), ("rcm", rcm), ("cluster", cluster), ("greedy", greedy)] {
-        assert!(found > 1.2 * input, "{order}: {found} of {input} rows per page");
-    }
+    assert!(greedy > 1.2 * input, "greedy: {greedy} of {input} rows per page");
 }
 
 proptest! {
@@ -99,8 +97,8 @@ proptest! {
     fn every_order_is_a_permutation_of_each_partition(graph in graph()) {
         let (topology, book) = graph;
         for order in RowOrder::ALL {
-            let mut nodes = arrange(order, &topology, &book).unwrap();
-            prop_assert_eq!(&nodes, &arrange(order, &topology, &book).unwrap());
+            let mut nodes = arrange(order, &topology, &book);
+            prop_assert_eq!(&nodes, &arrange(order, &topology, &book));
             for part in book.parts() {
                 let range = book.range(part);
                 nodes[range.start as usize..range.end as usize].sort_unstable();

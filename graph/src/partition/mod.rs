@@ -29,7 +29,6 @@ pub use vertex_cut::VertexCutReport;
 pub use workload::{Workers, Workload};
 
 use refine::RefineSettings;
-pub(crate) use spring::{MergedClusters, UNSEEN, merged_clusters};
 use steps::Steps;
 use vertex_cut::vertex_cut;
 

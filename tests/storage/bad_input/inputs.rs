@@ -106,7 +106,7 @@ fn flags_that_would_do_nothing_are_refused_by_name() {
         ),
         (
             into,
-            "--nodes 3,--parts 2,--undirected,--edge-ids,--order bfs,--partitioner hash,\
+            "--nodes 3,--parts 2,--undirected,--edge-ids,--order degree,--partitioner hash,\
              --self-loops drop,--duplicates keep,--refine 1,--edge-format npy,--ignore-extra-columns,\
              --edge-weights w,--max-balance 1.1,--tau 1,--passes 2,--beta 1.1,--compare-orders",
         ),

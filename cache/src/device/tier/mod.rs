@@ -164,60 +164,18 @@ impl DeviceTier {
         tensor: &mut BatchTensor,
         mut fetch: impl FnMut(&[u32], &mut [u8]) -> Result<(), E>,
     ) -> Result<(), GatherError<E>> {
-        self.gather_with(ids, None, tensor, |ids, rows, _| fetch(ids, rows))
-    }
-
-    /// Does the same for rows with `min_stamp` or a later one, at any time. `fetch` returns the
-    /// stamp of each row too, under which it stays. The tier must keep stamps.
-    ///
-    /// Fails as [`DeviceTier::gather`].
-    pub fn gather_since<E>(
-        &mut self,
-        ids: &[u32],
-        min_stamp: u32,
-        tensor: &mut BatchTensor,
-        fetch: impl FnMut(&[u32], &mut [u8], &mut [u32]) -> Result<(), E>,
-    ) -> Result<(), GatherError<E>> {
-        self.gather_with(ids, Some(min_stamp), tensor, fetch)
-    }
-
-    /// Gathers rows with stamp `since` or a later one, if it is given: only then `fetch` is asked
-    /// for stamps.
-    fn gather_with<E>(
-        &mut self,
-        ids: &[u32],
-        since: Option<u32>,
-        tensor: &mut BatchTensor,
-        mut fetch: impl FnMut(&[u32], &mut [u8], &mut [u32]) -> Result<(), E>,
-    ) -> Result<(), GatherError<E>> {
-        self.begin(ids, since, tensor)?;
+        self.begin(ids, tensor)?;
         let misses = std::mem::take(&mut self.misses);
-        let mut stamps = std::mem::take(&mut self.stamps);
         let mut missed = Vec::with_capacity(misses.len().min(self.memory.staging_rows()));
-        let mut of_missed = Vec::new();
         let brought = self.bring(&misses, tensor, |positions, rows| {
             missed.clear();
             missed.extend(positions.iter().map(|&position| ids[position as usize]));
-            if let Some(min_stamp) = since {
-                of_missed.clear();
-                of_missed.resize(positions.len(), min_stamp);
-            }
-            fetch(&missed, rows, &mut of_missed)?;
-            for (&position, &stamp) in positions.iter().zip(&of_missed) {
-                stamps[position as usize] = stamp;
-            }
-            Ok(())
+            fetch(&missed, rows)
         });
-        (self.misses, self.stamps) = (misses, stamps);
+        self.misses = misses;
         brought?;
         self.admit_misses(ids);
         Ok(self.keep(tensor)?)
-    }
-
-    /// Returns whether rows have stamps: with a bound on their age, of any length.
-    #[must_use]
-    pub fn keeps_stamps(&self) -> bool {
-        self.residents.keeps_stamps()
     }
 
     /// Puts the rows in `slots` into `tensor`, for an owner that knows from
@@ -239,16 +197,15 @@ impl DeviceTier {
     }
 
     /// Begins a batch: gathers the resident rows, and writes the positions of the others to
-    /// `misses`. Rows with a stamp before `since`, if it is given, count as others.
+    /// `misses`.
     pub(crate) fn begin(
         &mut self,
         ids: &[u32],
-        since: Option<u32>,
         tensor: &mut BatchTensor,
     ) -> Result<(), DeviceError> {
         tensor.begin(ids.len().saturating_mul(self.row_bytes()))?;
         self.settle();
-        self.residents.lookup(ids, since, &mut self.slots);
+        self.residents.lookup(ids, &mut self.slots);
         self.misses.clear();
         self.misses.extend(absent(&self.slots));
         self.stamps.clear();

@@ -89,8 +89,8 @@ pub struct ImportArgs {
     #[command(flatten)]
     parameters: PartitionerArgs,
     /// Which row of its partition each node gets, so that rows that are sampled together share
-    /// pages: input, degree, bfs, rcm, cluster or greedy. Greedy gave the most rows per page on
-    /// most graphs measured, and came close to the best on the others.
+    /// pages: input, degree or greedy. Greedy gave the most rows per page on most graphs measured,
+    /// and came close to the best on the others.
     #[arg(long, value_name = "O", default_value_t = RowOrder::default())]
     order: RowOrder,
     /// Measure every order on sampled batches, and report rows per page of each.

@@ -243,7 +243,7 @@ impl VolatileSource for Client {
         let row_bytes = info.tensor.row_bytes();
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
         let stamps = self.pull_stamps(&info, ids, wanted, out)?;
-        Ok(VolatilePulled { stamps, n_found: 0 })
+        Ok(VolatilePulled { stamps })
     }
 
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_> {

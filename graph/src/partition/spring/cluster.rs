@@ -6,7 +6,7 @@ use crate::edges::{EdgeError, EdgeStream};
 use crate::huge::HugeVec;
 
 /// The cluster of a node that no edge has named yet.
-pub(crate) const UNSEEN: u32 = u32::MAX;
+pub(in crate::partition) const UNSEEN: u32 = u32::MAX;
 
 /// Edges whose state is loaded ahead together.
 const TOUCH_EDGES: usize = 128;

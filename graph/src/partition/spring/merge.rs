@@ -12,8 +12,6 @@ pub(super) struct Clusters {
     parents: Vec<u32>,
     /// Nodes of each root.
     sizes: Vec<u32>,
-    /// The next cluster with the same root; the last one's is the first.
-    next: Vec<u32>,
 }
 
 impl Clusters {
@@ -41,12 +39,6 @@ impl Clusters {
         self.sizes[root as usize]
     }
 
-    /// Returns for each cluster the next one of those that were merged with it, in a cycle.
-    /// Clusters that were merged earlier stay together.
-    pub(super) fn into_cycles(self) -> Vec<u32> {
-        self.next
-    }
-
     /// Returns the clusters that are left, largest first; of equal ones the lower number first.
     pub(super) fn largest_first(&self) -> Vec<u32> {
         let is_root = |&c: &u32| self.parents[c as usize] == c;
@@ -56,8 +48,8 @@ impl Clusters {
     }
 }
 
-/// Bytes of [`merge`] for each cluster: 4 parent, 4 size, 4 next, 4 target, 1 mark, 8 queue.
-pub(super) const CLUSTER_BYTES: u64 = 25;
+/// Bytes of [`merge`] for each cluster: 4 parent, 4 size, 4 target, 1 mark, 8 queue.
+pub(super) const CLUSTER_BYTES: u64 = 21;
 
 /// Merges clusters from the smallest up. Each joins the cluster of the richest neighbour of its
 /// representative, if both together have at most `max_size` nodes. A cluster that has grown is
@@ -81,8 +73,6 @@ pub(super) fn merge(nodes: &[Node], n_clusters: usize, max_size: f64) -> Cluster
             continue;
         }
         clusters.parents[cluster as usize] = into;
-        // Two cycles become one when a member of each takes the other's next.
-        clusters.next.swap(cluster as usize, into as usize);
         clusters.sizes[into as usize] += size;
         let into_target = &mut targets[into as usize];
         if nodes[*into_target as usize].degree < nodes[target as usize].degree {
@@ -123,7 +113,6 @@ fn unmerged(nodes: &[Node], n_clusters: usize) -> (Clusters, Vec<u32>) {
         }
         *size += 1;
     }
-    let parents: Vec<u32> = (0..n_clusters as u32).collect();
-    let next = parents.clone();
-    (Clusters { parents, sizes, next }, targets)
+    let parents = (0..n_clusters as u32).collect();
+    (Clusters { parents, sizes }, targets)
 }

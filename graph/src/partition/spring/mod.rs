@@ -20,13 +20,12 @@ mod merge;
 use serde::Serialize;
 
 use super::{PartitionConfig, PartitionError, Steps};
-use crate::edges::{EdgeError, EdgeStream};
+use crate::edges::EdgeStream;
 use crate::ids::PartId;
 use crate::partition::loads::Loads;
 use merge::Clusters;
 
-pub(crate) use cluster::UNSEEN;
-pub(super) use cluster::{Mover, Node, Volumes, degrees, pass as clustering_pass};
+pub(super) use cluster::{Mover, Node, UNSEEN, Volumes, degrees, pass as clustering_pass};
 
 /// Parameters of SPRING.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,33 +113,6 @@ pub(super) fn spring(
     steps.done("merging", 0);
 
     Ok((assign(&nodes, clusters, n_parts, config.capacity(n_nodes)), counts))
-}
-
-/// Clusters without a partition yet.
-#[derive(Debug)]
-pub(crate) struct MergedClusters {
-    /// Cluster of each node before merging; [`UNSEEN`] for a node without edges.
-    pub(crate) cluster_of: Vec<u32>,
-    /// For each of those clusters the next one that it was merged with, round and round.
-    pub(crate) next: Vec<u32>,
-}
-
-/// Lines 2–25 alone: clusters of volume `tau_vol`, merged to at most `max_nodes` nodes.
-pub(crate) fn merged_clusters(
-    edges: &dyn EdgeStream,
-    n_nodes: u32,
-    tau_vol: u64,
-    max_nodes: f64,
-) -> Result<MergedClusters, EdgeError> {
-    let mut nodes = cluster::degrees(edges, n_nodes)?;
-    let mut volumes = Volumes::new(n_nodes as usize);
-    cluster::pass(edges, &mut nodes, &mut volumes, cluster::by_spring(tau_vol))?;
-    let n_created = volumes.n_made();
-    drop(volumes);
-    let n_clusters = merge::renumber(&mut nodes, n_created);
-    let clusters = merge::merge(&nodes, n_clusters, max_nodes);
-    let cluster_of = nodes.iter().map(|node| node.cluster).collect();
-    Ok(MergedClusters { cluster_of, next: clusters.into_cycles() })
 }
 
 /// Assigns clusters to partitions (lines 26–29). Clusters, largest first, go to the least occupied

@@ -79,14 +79,11 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
         "trainer/src",
-        "adam best_model checkpoint config error labels loss metric options replay report sources",
-        "errors name checkpoints, which hold the configuration and the state of the optimiser",
-    ),
-    (
-        "circles",
-        "trainer/src",
-        "evaluate layerwise process_group run setup strategy worker workers",
-        "a run calls its strategy, and strategies read the state of the run",
+        "adam best_model checkpoint config conv error evaluate features labels layer layerwise loss \
+         metric model model_file norm options process_group record replay replica report run setup \
+         sources step_outcome strategy worker worker_thread workers",
+        "the configuration has the settings that lie in the folders of strategies, strategies read \
+         the state of the run, and a run calls its strategy",
     ),
 ];
 

@@ -14,7 +14,7 @@ use numpy::{
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PySlice, PyTuple};
+use pyo3::types::PyTuple;
 
 use crate::error::Error;
 

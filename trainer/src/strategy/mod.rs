@@ -1,8 +1,8 @@
 //! Strategies: a folder each, with its settings, its checks, and the steps of its epochs.
 //!
-//! [`StrategyConfig`] is what a strategy decides before a run, [`StrategyRun`] the run itself. The
-//! rest of the trainer knows these two alone. A new strategy is a folder that implements both, and a
-//! line in [`Strategy::config`].
+//! `StrategyConfig` is what a strategy decides before a run, `StrategyRun` the run itself. The rest
+//! of the trainer knows these two alone. A new strategy is a folder that implements both, and a line
+//! in `Strategy::config`.
 
 pub(crate) mod full;
 pub mod hop;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lodestore_graph::PartId;
 use lodestore_store::CommitId;
 
-use crate::search::{Seen, are_of_one_commit, highest_up_to, source_of};
+use crate::search::{Seen, highest_up_to, source_of};
 
 /// Time for which a publication that was replaced, and a chunk without a publication, stay unless
 /// another is given.
@@ -60,7 +60,7 @@ pub(crate) fn removed_publications(parts: &[PartHistory], keep: &Keep) -> Vec<Ve
 fn complete_up_to(parts: &[PartHistory], mut version: u32) -> Option<u32> {
     loop {
         version = held_up_to(parts, version)?;
-        if are_of_one_commit(
+        if CommitId::may_be_one(
             parts.iter().map(|part| part.commits.get(&version).copied().unwrap_or_default()),
         ) {
             return Some(version);

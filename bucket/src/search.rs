@@ -2,7 +2,6 @@
 //!
 //! Keys of a partition are 1, 2, 3, … without a gap, so that no list is needed, which may be late.
 
-use lodestore_store::CommitId;
 use lodestore_store::follow::Coverage;
 
 use crate::publication::Published;
@@ -94,13 +93,6 @@ pub(crate) fn source_of(ascending: &[Seen], version: u32) -> Option<&Seen> {
     let first = holders.next()?;
     // Several are of one version where tensors were added, or another writer took over.
     Some(holders.take_while(|it| it.version == first.version).last().unwrap_or(first))
-}
-
-/// Returns whether partitions have made a version by one commit, as far as their ids say so: an id
-/// of an older release was drawn for each partition, and says nothing of the others.
-pub(crate) fn are_of_one_commit(commits: impl IntoIterator<Item = CommitId>) -> bool {
-    let mut shared = commits.into_iter().filter(|commit| commit.is_shared());
-    shared.next().is_none_or(|first| shared.all(|commit| commit == first))
 }
 
 /// A publication that a search reads next.
@@ -272,17 +264,6 @@ pub(crate) mod tests {
             search.take(at, whole(sequence));
         }
         assert_eq!(search.next(), Step::Found { version: 2, sequences: vec![2; 1000] });
-    }
-
-    #[test]
-    fn shared_ids_are_compared_and_those_of_partitions_are_not() {
-        let (a, b) = (CommitId::draw(), CommitId::draw());
-        let of_part =
-            |n: u8| CommitId::from_bytes([n, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
-        assert!(are_of_one_commit([]));
-        assert!(are_of_one_commit([a, CommitId::UNKNOWN, of_part(1), a]));
-        assert!(are_of_one_commit([of_part(1), of_part(2)]));
-        assert!(!are_of_one_commit([a, of_part(1), b]));
     }
 
     /// Returns publications of a partition, ascending: versions that never fall, with folded

@@ -96,7 +96,7 @@ impl Future {
         let state = self.state.lock_py_attached(py);
         let mut state = state.ignore_poison();
         if let State::Pending(out) = &*state {
-            let rows = self.ticket.take().unwrap_or(Ok(GatheredRows::none()));
+            let rows = self.ticket.take().unwrap_or(Ok(GatheredRows::default()));
             let delivered = rows.map_err(Error::from);
             let delivered = delivered.and_then(|rows| self.deliver(py, rows, out.as_ref()));
             *state = match delivered {

@@ -80,6 +80,14 @@ impl CommitId {
         self == other || !self.is_shared() || !other.is_shared()
     }
 
+    /// Returns whether partitions may have recorded these ids for one commit. An id of an older
+    /// release was drawn for each partition, and tells nothing of the others.
+    #[must_use]
+    pub fn may_be_one(commits: impl IntoIterator<Item = Self>) -> bool {
+        let mut shared = commits.into_iter().filter(|commit| commit.is_shared());
+        shared.next().is_none_or(|first| shared.all(|commit| commit == first))
+    }
+
     /// Returns the uuid of a file with the rows of this commit, and of earlier ones. `mask` is
     /// derived from whose rows they are: each file of a commit gets a uuid of its own.
     ///
@@ -232,5 +240,16 @@ mod tests {
         let mask = SegmentMask::new(1, "feat", 0, 1);
         assert_eq!(CommitId::of_segment(Uuid::new_v4(), mask), CommitId::UNKNOWN);
         assert_eq!(CommitId::UNKNOWN.segment_uuid(mask).get_version_num(), 4);
+    }
+
+    #[test]
+    fn shared_ids_are_compared_and_those_of_partitions_are_not() {
+        let (a, b) = (CommitId::draw(), CommitId::draw());
+        let of_part =
+            |n: u8| CommitId::from_bytes([n, 0, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(CommitId::may_be_one([]));
+        assert!(CommitId::may_be_one([a, CommitId::UNKNOWN, of_part(1), a]));
+        assert!(CommitId::may_be_one([of_part(1), of_part(2)]));
+        assert!(!CommitId::may_be_one([a, of_part(1), b]));
     }
 }

@@ -81,7 +81,7 @@ pub(crate) struct LoadedBatch {
     pub(crate) wait_seconds: f64,
 }
 
-/// The rows of a batch as bytes, whoever holds them.
+/// The rows of a batch as bytes, borrowed from their owner.
 pub(crate) struct BatchBytes(Box<dyn AsRef<[u8]>>);
 
 /// Batches of a prefetcher, one for each step.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use lodestore_graph::PartId;
 use lodestore_graph::lock::IgnorePoison;
+use lodestore_store::CommitId;
 use object_store::path::Path;
 use object_store::{Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 use tokio::runtime::Runtime;
@@ -22,7 +23,7 @@ use crate::error::BucketError;
 use crate::layout::{GRAPH_KEY, clock_key, publication_key};
 use crate::publication::{GraphIdentity, Publication, Published};
 use crate::sealed::{FORMAT, Unsealed};
-use crate::search::{CompleteSearch, NewestSearch, Seen, Step, Wanted, are_of_one_commit};
+use crate::search::{CompleteSearch, NewestSearch, Seen, Step, Wanted};
 
 /// Requests in flight. Each holds at most one chunk.
 pub(crate) const N_PARALLEL: usize = 8;
@@ -103,6 +104,13 @@ impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bucket").field("url", &self.url).finish_non_exhaustive()
     }
+}
+
+/// A search for complete versions, and the publication of each partition that it read last.
+struct PublicationSearch {
+    wanted: Option<u32>,
+    seen: CompleteSearch,
+    last_read: Vec<Published>,
 }
 
 impl Bucket {
@@ -341,7 +349,8 @@ impl Bucket {
         graph: GraphIdentity,
         wanted: Option<u32>,
     ) -> Result<Vec<Publication>, BucketError> {
-        self.search_complete(graph, wanted, u32::MAX).await
+        let mut search = self.begin_search(graph, wanted).await?;
+        self.continue_search(graph, &mut search).await
     }
 
     /// Returns the newest versions that every partition has published, at most `n_versions`.
@@ -351,28 +360,28 @@ impl Bucket {
         n_versions: usize,
     ) -> Result<Vec<u32>, BucketError> {
         let mut versions = Vec::new();
-        let mut highest = u32::MAX;
+        let mut search = match self.begin_search(graph, None).await {
+            Err(BucketError::NoVersion { .. }) => return Ok(versions),
+            begun => begun?,
+        };
         while versions.len() < n_versions {
-            let complete = match self.search_complete(graph, None, highest).await {
-                Ok(complete) => complete,
+            let complete = match self.continue_search(graph, &mut search).await {
                 Err(BucketError::NoVersion { .. }) => break,
-                Err(error) => return Err(error),
+                found => found?,
             };
             let Some(version) = complete.first().map(Publication::version) else { break };
             versions.push(version);
-            highest = version.saturating_sub(1);
+            search.seen.reject(version);
         }
         Ok(versions)
     }
 
-    /// Returns the publications that hold the version `wanted`, else the newest version up to
-    /// `highest` that every partition has.
-    async fn search_complete(
+    /// Reads the newest publication of each partition.
+    async fn begin_search(
         &self,
         graph: GraphIdentity,
         wanted: Option<u32>,
-        highest: u32,
-    ) -> Result<Vec<Publication>, BucketError> {
+    ) -> Result<PublicationSearch, BucketError> {
         let missing =
             |at: usize| BucketError::NoVersion { url: self.url.clone(), wanted, part: part_at(at) };
         let newest = |part: PartId| async move { self.newest(graph, part, 0).await };
@@ -384,16 +393,25 @@ impl Bucket {
             seen.push(Seen::new(newest.sequence(), &newest));
             last_read.push(newest);
         }
-        let mut search = CompleteSearch::new(seen, wanted);
-        if let Some(above) = highest.checked_add(1) {
-            search.reject(above);
-        }
+        Ok(PublicationSearch { wanted, seen: CompleteSearch::new(seen, wanted), last_read })
+    }
+
+    /// Returns the publications that hold the version that `search` finds next.
+    async fn continue_search(
+        &self,
+        graph: GraphIdentity,
+        search: &mut PublicationSearch,
+    ) -> Result<Vec<Publication>, BucketError> {
+        let PublicationSearch { wanted, seen, last_read } = search;
+        let wanted = *wanted;
+        let missing =
+            |at: usize| BucketError::NoVersion { url: self.url.clone(), wanted, part: part_at(at) };
         loop {
-            let (version, sequences) = match search.next() {
+            let (version, sequences) = match seen.next() {
                 Step::Read(reads) => {
                     for (at, published) in self.publications(graph, reads).await? {
                         let published = published.ok_or_else(|| missing(at))?;
-                        search.take(at, Seen::new(published.sequence(), &published));
+                        seen.take(at, Seen::new(published.sequence(), &published));
                         last_read[at] = published;
                     }
                     continue;
@@ -402,7 +420,7 @@ impl Bucket {
                 Step::Found { version, sequences } => (version, sequences),
             };
             let mut others = Vec::new();
-            for (at, (sequence, read)) in sequences.into_iter().zip(&last_read).enumerate() {
+            for (at, (sequence, read)) in sequences.into_iter().zip(&*last_read).enumerate() {
                 if read.sequence() != sequence {
                     others.push(Wanted { at, sequence });
                 }
@@ -420,7 +438,7 @@ impl Bucket {
                 complete.push(earlier.ok_or_else(|| missing(at))?);
             }
             let commit = |it: &Publication| it.manifest.commit_of(version);
-            if are_of_one_commit(complete.iter().map(commit)) {
+            if CommitId::may_be_one(complete.iter().map(commit)) {
                 self.check_tensors(version, &complete)?;
                 return Ok(complete);
             }
@@ -430,7 +448,7 @@ impl Bucket {
                      restored, or taken over, and committed since; take another version"
                 )));
             }
-            search.reject(version);
+            seen.reject(version);
         }
     }
 

@@ -28,14 +28,14 @@ pub(super) struct RowMemory {
 /// Rows that count until they are taken or dropped.
 pub(super) struct CountedRows {
     pub(super) rows: RowBuffer,
-    n_bytes: usize,
     memory: Arc<RowMemory>,
 }
 
 /// The rows of a request. Their memory serves a later request once they are dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GatheredRows {
     rows: RowBuffer,
+    /// `None` for no rows.
     memory: Option<Arc<RowMemory>>,
 }
 
@@ -92,7 +92,7 @@ impl RowMemory {
     /// Keeps the buffer of rows that the user has dropped, if there is room for it.
     fn keep(&self, buffer: RowBuffer) {
         let n_bytes = buffer.capacity();
-        // In a forked child nobody would unlock a lock that its parent held.
+        // Does not wait: in a forked child, a lock that the parent held stays locked.
         let Ok(mut free) = self.free.try_lock() else { return };
         let has_room = self.n_bytes().saturating_add(n_bytes) <= self.limit_bytes;
         if n_bytes >= MIN_FREE_BYTES && free.len() < FREE_BUFFERS_MAX && has_room {
@@ -106,38 +106,33 @@ impl CountedRows {
     /// Makes room for the rows of a request.
     pub(super) fn new(n_bytes: usize, memory: &Arc<RowMemory>) -> Self {
         let rows = memory.reuse(n_bytes);
-        let mut counted = Self { rows, n_bytes: 0, memory: Arc::clone(memory) };
+        memory.add(rows.capacity());
+        let mut counted = Self { rows, memory: Arc::clone(memory) };
         counted.resize(n_bytes);
         counted
     }
 
     /// Makes room for other rows; memory for more of them stays.
     pub(super) fn resize(&mut self, n_bytes: usize) {
+        let before = self.rows.capacity();
         self.rows.resize(n_bytes);
-        let held = self.rows.capacity();
-        self.memory.add(held.saturating_sub(self.n_bytes));
-        self.n_bytes = held.max(self.n_bytes);
+        self.memory.add(self.rows.capacity() - before);
     }
 
     pub(super) fn take(mut self) -> GatheredRows {
         let rows = std::mem::take(&mut self.rows);
+        self.memory.remove(rows.capacity());
         GatheredRows { rows, memory: Some(Arc::clone(&self.memory)) }
     }
 }
 
 impl Drop for CountedRows {
     fn drop(&mut self) {
-        self.memory.remove(self.n_bytes);
+        self.memory.remove(self.rows.capacity());
     }
 }
 
 impl GatheredRows {
-    /// Returns no rows.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { rows: RowBuffer::default(), memory: None }
-    }
-
     /// Returns the rows.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -1,9 +1,10 @@
 //! Asynchronous gathers: threads of the queue pull rows, several requests under one plan.
 //!
-//! Each request owns the memory of its rows, which serves a later request once they are dropped. Waiting requests for one tensor are pulled together,
-//! each distinct row once, so that adjacent rows of different requests are read together. When a
-//! combined pull meets damaged rows, its requests are pulled one by one, so that the damaged one
-//! fails alone; every other error is that of all requests of the group.
+//! Each request owns the memory of its rows, which serves a later request once they are dropped.
+//! Waiting requests for one tensor are pulled together, each distinct row once, so that adjacent rows
+//! of different requests are read together. When a combined pull meets damaged rows, its requests are
+//! pulled one by one, so that the damaged one fails alone; every other error is that of all requests of
+//! the group.
 //!
 //! A request is read-ahead until a caller waits for it. Requests with a waiting caller are pulled
 //! first, as [`PullKind::Sync`]; the others are bulk.

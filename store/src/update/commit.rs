@@ -326,19 +326,11 @@ impl GraphHandle {
     }
 }
 
-/// Returns whether partitions have made their version by one commit, as far as their ids say so.
+/// Returns whether partitions have one version, which one commit may have made.
 fn are_of_one_version(parts: &[Arc<PartHandle>]) -> bool {
-    let mut shared = CommitId::UNKNOWN;
-    for part in parts {
-        let version = part.version_id();
-        if version.number != parts[0].version() || !shared.may_be_shared_with(version.commit) {
-            return false;
-        }
-        if version.commit.is_shared() {
-            shared = version.commit;
-        }
-    }
-    true
+    let versions: Vec<VersionId> = parts.iter().map(|part| part.version_id()).collect();
+    versions.windows(2).all(|pair| pair[0].number == pair[1].number)
+        && CommitId::may_be_one(versions.iter().map(|version| version.commit))
 }
 
 impl PartHandle {

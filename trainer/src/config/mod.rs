@@ -138,23 +138,6 @@ pub(crate) enum Due {
     AsLast,
 }
 
-/// The computation: part of a run's identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Each worker trains on mini-batches of sampled neighbourhoods; gradients are averaged each
-    /// step.
-    MiniBatch,
-    /// HopGNN: the roots of a global mini-batch are trained on where they are stored. The
-    /// gradients, weighted by roots, are those of the whole batch.
-    Hop,
-    /// SDT-GNN: a local model for each partition, trained on it alone; their parameters are
-    /// averaged.
-    Sdt,
-    /// CaPGNN: all nodes in each step, over partitions that exchange rows of their halos.
-    Full,
-}
-
 /// Way of rows to the trainer, which never changes a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -347,19 +330,6 @@ impl TrainConfig {
     pub(crate) fn plan_of<'a>(&self, deal: Deal, book: &'a PartitionBook) -> RootPlan<'a> {
         let Self { seed, workers, batch_size, .. } = *self;
         RootPlan { seed, deal, workers, batch_size, book }
-    }
-}
-
-impl Strategy {
-    /// Returns what the strategy computes.
-    #[must_use]
-    pub fn mode(self) -> Mode {
-        match self {
-            Self::Ondemand | Self::Rapid | Self::Massive => Mode::MiniBatch,
-            Self::Hop => Mode::Hop,
-            Self::Sdt => Mode::Sdt,
-            Self::Full => Mode::Full,
-        }
     }
 }
 

@@ -38,7 +38,9 @@ pub(crate) type Observer<'a> = &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<(
 /// batches of its own, and gradients are averaged in each step.
 pub(crate) trait StrategyConfig {
     /// Fails for settings that cannot work.
-    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError>;
+    fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
+        Ok(())
+    }
 
     /// Fails where `sources`, one entry for each of `workers`, or the partitions do not fit.
     fn check_sources(

@@ -165,8 +165,7 @@ impl Future for Timer {
             }
             Poll::Ready(inner.when)
         } else {
-            // A timer beside other work is polled as often as that work is woken: the registration of
-            // the poll before goes, or each poll leaves one behind until it expires.
+            // Removes the registration of the previous poll, which would stay until it expires.
             let reactor = inner.reactor.upgrade().unwrap();
             if let Some(id) = inner.id.take() {
                 reactor.remove_timer(id);

@@ -16,10 +16,6 @@ use crate::sources::WorkerSources;
 pub(crate) struct MassiveConfig;
 
 impl StrategyConfig for MassiveConfig {
-    fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     /// Fails if a worker has no buffer: it would be `ondemand` with a batch ahead.
     fn check_sources(
         &self,

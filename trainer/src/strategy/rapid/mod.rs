@@ -10,7 +10,6 @@ use lodestore_client::prefetch::{BatchSource, Window};
 
 use super::mini_batches::{BatchFeed, MiniBatchRun};
 use super::{Observer, StrategyConfig, StrategyRun};
-use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
@@ -32,10 +31,6 @@ pub(crate) struct ScheduledFeed<'scope> {
 }
 
 impl StrategyConfig for RapidConfig {
-    fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
-        Ok(())
-    }
-
     fn run<'scope>(
         &'scope self,
         setup: &'scope Setup<'scope>,

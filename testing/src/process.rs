@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread::sleep;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -110,6 +110,41 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<String> {
     receiver
 }
 
+/// What a server writes to stderr, read as it comes.
+struct Log {
+    text: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+impl Log {
+    fn read(pipe: impl Read + Send + 'static) -> Self {
+        let text = Arc::new(Mutex::new(String::new()));
+        let written = text.clone();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines() {
+                let mut text = written.lock().unwrap();
+                text.push_str(&line.unwrap());
+                text.push('\n');
+            }
+        });
+        Self { text, reader }
+    }
+
+    fn so_far(&self) -> String {
+        self.text.lock().unwrap().clone()
+    }
+
+    /// Waits until nothing can write any more.
+    fn whole(&self) -> String {
+        let end = Instant::now() + SERVER_DEADLINE;
+        while !self.reader.is_finished() {
+            assert!(Instant::now() < end, "stderr is still open: {}", self.so_far());
+            sleep(Duration::from_millis(2));
+        }
+        self.so_far()
+    }
+}
+
 /// Returns the exit code; `None` for a process that died of a signal.
 pub fn wait(child: &mut Child, deadline: Duration) -> Option<i32> {
     let end = Instant::now() + deadline;
@@ -152,7 +187,7 @@ pub struct Serving {
     pub address: String,
     /// Address of its metrics, if it has one.
     pub metrics: String,
-    stderr: mpsc::Receiver<String>,
+    log: Log,
 }
 
 impl Serving {
@@ -174,9 +209,10 @@ impl Serving {
     /// Does as [`Self::try_start_command`], for a command that is not started yet.
     pub fn try_start(mut command: Command) -> Result<Self, String> {
         let mut child = command.spawn().unwrap();
-        let (stdout, stderr) = (child.stdout.take().unwrap(), collect(child.stderr.take()));
+        let stdout = child.stdout.take().unwrap();
+        let log = Log::read(child.stderr.take().unwrap());
         // From here on it is killed, whatever happens.
-        let mut this = Self { child, address: String::new(), metrics: String::new(), stderr };
+        let mut this = Self { child, address: String::new(), metrics: String::new(), log };
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
@@ -186,7 +222,7 @@ impl Serving {
         let line = receiver.recv_timeout(SERVER_DEADLINE).unwrap();
         if line.is_empty() || line.contains("\"error\"") {
             wait(&mut this.child, SERVER_DEADLINE);
-            return Err(line + &this.stderr.recv_timeout(SERVER_DEADLINE).unwrap());
+            return Err(line + &this.log.whole());
         }
         let ready: Value = serde_json::from_str(&line).unwrap();
         let text = |name: &str| ready[name].as_str().unwrap_or_default().to_owned();
@@ -203,23 +239,28 @@ impl Serving {
     pub fn stop_and_take_log(mut self) -> String {
         signal(&self.child, Signal::TERM);
         let code = wait(&mut self.child, SERVER_DEADLINE);
-        let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
+        let stderr = self.log.whole();
         assert_eq!(code, Some(0), "{stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
         stderr
     }
 
+    /// Returns what it has written to stderr until now.
+    pub fn log(&self) -> String {
+        self.log.so_far()
+    }
+
     /// Returns how it ended, if it has by itself, and what it wrote to stderr.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().unwrap()?;
-        Some(format!("{status}: {}", self.stderr.recv_timeout(SERVER_DEADLINE).unwrap()))
+        Some(format!("{status}: {}", self.log.whole()))
     }
 
     /// Kills it without a warning; it must have run until then, and nothing in it panicked.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        let stderr = self.stderr.recv_timeout(SERVER_DEADLINE).unwrap();
+        let stderr = self.log.whole();
         assert!(!stderr.contains("panicked"), "{stderr}");
         let killed = Some(Signal::KILL.as_raw());
         assert_eq!(status.signal(), killed, "it had ended by itself, {status}: {stderr}");

@@ -208,6 +208,7 @@ fn a_follower_says_that_it_is_behind_why_and_that_it_caught_up() {
     let ready = readiness();
     assert_eq!(ready.status, 200, "reads continue: {ready:?}");
     assert!(ready.body.contains(&address), "{ready:?}");
+    wait_for("its log says so", || follower.log().contains("behind in partitions 0, 1, 2"));
     assert_eq!(metric(&follower, "lodestore_follow_failing", 0), 1.0);
     let age = metric(&follower, "lodestore_follow_look_age_seconds", 0);
     wait_for("the age grows", || {
@@ -225,8 +226,7 @@ fn a_follower_says_that_it_is_behind_why_and_that_it_caught_up() {
             && metric(&follower, "lodestore_follow_behind_versions", 0) == 0.0
     });
     assert_eq!(metric(&follower, "lodestore_follow_failing", 0), 0.0);
-    // The line is written by a look after that.
-    std::thread::sleep(Duration::from_secs(2));
+    wait_for("its log says so", || follower.log().contains("caught up at version "));
     let log = follower.stop_and_take_log();
     let lines: Vec<&str> = log.lines().collect();
     assert!(lines[0].contains("behind in partitions 0, 1, 2 since"), "{log}");

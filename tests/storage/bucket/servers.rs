@@ -240,13 +240,13 @@ fn a_follower_whose_bucket_is_away_says_so_and_that_it_caught_up() {
     let told = stat(&follower)["following"].clone();
     assert_eq!((&told["from"], &told["versions_behind"]), (&home.url().into(), &0.into()));
     assert!(told["fault"].as_str().unwrap().starts_with("partition 0: "), "{told}");
+    wait_for("its log says so", || follower.log().contains("behind in partition"));
     bring_back(&home);
     home.push(&home.graph).succeeded();
     wait_for("the follower has the version", || version_of(&follower) == 2);
     wait_for("it is ready", || readiness().body == "ready\n");
-    std::thread::sleep(Duration::from_secs(2));
-    let log = follower.stop_and_take_log();
-    assert!(log.contains("behind in partition") && log.contains("caught up at version "), "{log}");
+    wait_for("its log says that too", || follower.log().contains("caught up at version "));
+    follower.stop();
 }
 
 #[test]

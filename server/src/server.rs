@@ -61,7 +61,7 @@ impl Server {
         let n_shards = config.check()?;
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(config)?));
         ring_support::check()?;
-        let observed = Arc::new(Observed::new());
+        let observed = Arc::new(Observed::new(config));
         // First, so that metrics report the opening of a graph, which may take long.
         let http = config.metrics.map(|at| {
             let hosts = config.metrics_hosts.clone();
@@ -72,7 +72,8 @@ impl Server {
         let preload = Arc::new(Preload::new(config, &partitions)?);
         let listeners = Listeners::bind(config, n_shards)?;
         let address = listeners.tcp;
-        let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::default()).collect();
+        let n_tensors = partitions.live.graph().meta().tensors.len();
+        let counters: Arc<[Counters]> = (0..n_shards).map(|_| Counters::new(n_tensors)).collect();
         let (started, starting) = mpsc::channel();
         let shared = shared_bytes(config, n_shards);
         let memory_budget = MemoryBudget::new(config.tier_bytes - shared * u64::from(n_shards));

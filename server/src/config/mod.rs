@@ -27,6 +27,8 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 pub struct ServerConfig {
     /// Directory of the graph.
     pub graph: PathBuf,
+    /// Version and revision of the program, as metrics and the status page show them.
+    pub program: String,
     /// Partitions to serve; all of them if empty.
     pub parts: Vec<PartId>,
     /// Serve those whose folders are here instead, and take in and give up others while it runs.
@@ -95,6 +97,7 @@ impl ServerConfig {
     pub fn new(graph: impl Into<PathBuf>) -> Self {
         Self {
             graph: graph.into(),
+            program: env!("CARGO_PKG_VERSION").to_owned(),
             parts: Vec::new(),
             local_parts: false,
             listen: None,

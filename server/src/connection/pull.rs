@@ -83,7 +83,9 @@ impl Connection {
                 true => cut.versions(&shard.plan.partitions.book, ids),
                 false => Versions::default(),
             };
-            if self.send_chunk(shard, &answer, frame, versions).await? {
+            let is_sent = self.send_chunk(shard, &answer, frame, versions).await?;
+            count(&shard.counters().tensor_rows[usize::from(tensor)], rows.len());
+            if is_sent {
                 return Ok(());
             }
             glommio::yield_if_needed().await;

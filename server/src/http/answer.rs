@@ -201,7 +201,7 @@ fn refusal(bad: BadRequest) -> HttpAnswer {
         }
         BadRequest::Body => text("413 Content Too Large", "requests with a body are not taken"),
         BadRequest::Host => {
-            let line = "name this machine by its number, as localhost, or as --metrics-host sets";
+            let line = "name this machine by its number, as localhost, or by a name that the server is given";
             text("421 Misdirected Request", line)
         }
         BadRequest::Method => HttpAnswer {
@@ -218,6 +218,7 @@ mod tests {
     use lodestore_schema::Token;
 
     use super::*;
+    use crate::config::ServerConfig;
     use crate::following::FollowFault;
 
     fn ask(path: &str, is_head: bool, observed: &Observed) -> String {
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_answer_ends_the_connection_and_says_its_length() {
-        let observed = Observed::new();
+        let observed = Observed::new(&ServerConfig::new("."));
         for path in ["/", "/metrics", "/status.json", "/healthz", "/readyz", "/else"] {
             let whole = ask(path, false, &observed);
             let (head, body) = whole.split_once("\r\n\r\n").unwrap();
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_from_its_opening_to_its_end() {
-        let observed = Observed::new();
+        let observed = Observed::new(&ServerConfig::new("."));
         let status = |path: &str| ask(path, false, &observed)[9..12].to_owned();
         for (phase, ready) in
             [(Phase::Opening, "503"), (Phase::Serving, "200"), (Phase::Draining, "503")]
@@ -256,7 +257,8 @@ mod tests {
             [b"0123456789abcdef", b"0123456789abcdeF"].map(|t| Token::new(t).unwrap());
         let status = |path: &str, told: Option<Token>| {
             let request = Request { path: path.into(), is_head: false, token: told };
-            let bytes = answer(Ok(request), Some(&right.into()), &Observed::new());
+            let bytes =
+                answer(Ok(request), Some(&right.into()), &Observed::new(&ServerConfig::new(".")));
             String::from_utf8(bytes).unwrap()[9..12].to_owned()
         };
         for path in ["/metrics", "/status.json", "/else"] {
@@ -311,7 +313,7 @@ mod tests {
 
     #[test]
     fn each_page_has_a_word_of_its_own_for_its_scripts() {
-        let pages = [(); 2].map(|()| ask("/", false, &Observed::new()));
+        let pages = [(); 2].map(|()| ask("/", false, &Observed::new(&ServerConfig::new("."))));
         assert_ne!(pages[0], pages[1]);
         for page in pages {
             let (_, rest) = page.split_once("script-src 'nonce-").unwrap();

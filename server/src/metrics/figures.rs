@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
+use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,7 @@ use crate::stats::{
 /// A server: counters since it started, and its present gauges. Sizes are bytes, times seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerFigures {
-    /// Version of the program.
+    /// Version and revision of the program.
     pub program: String,
     /// `opening`, `serving` or `draining`.
     pub phase: String,
@@ -33,6 +35,12 @@ pub struct ServerFigures {
     pub graph: String,
     /// Partitions served.
     pub parts: Vec<u16>,
+    /// Rows sent by name of the tensor, over all shards.
+    #[serde(default)]
+    pub tensor_rows: BTreeMap<String, u64>,
+    /// The file system that holds the graph's folder; none if the kernel does not tell.
+    #[serde(default)]
+    pub disk: Option<DiskFigures>,
     /// By number.
     pub shards: Vec<ShardFigures>,
     /// By kind of request, over all shards.
@@ -229,6 +237,15 @@ pub struct PublishedFigures {
     pub waiting: u32,
 }
 
+/// A file system.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct DiskFigures {
+    /// Its size.
+    pub bytes: u64,
+    /// Bytes that this process may still write.
+    pub free_bytes: u64,
+}
+
 /// Figures of the process from the kernel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessFigures {
@@ -251,13 +268,14 @@ impl ServerFigures {
     pub(crate) fn read(observed: &Observed) -> Self {
         let phase = observed.phase();
         let mut figures = Self {
-            program: env!("CARGO_PKG_VERSION").to_owned(),
+            program: observed.program.clone(),
             phase: phase.name().to_owned(),
             ready: phase == super::Phase::Serving && observed.silent_shard().is_none(),
             uptime_seconds: observed.uptime().as_secs_f64(),
             started_unix_seconds: observed.started_unix.as_secs_f64(),
             latency_bounds: (0..N_BUCKETS).map(|b| bound_us(b) as f64 / 1e6).collect(),
             connections_dropped: get(&observed.dropped),
+            disk: DiskFigures::read(&observed.graph_dir),
             process: ProcessFigures::read(),
             ..Self::default()
         };
@@ -270,6 +288,10 @@ impl ServerFigures {
     fn read_served(&mut self, observed: &Observed, served: &Served) {
         self.graph = served.partitions.live.graph().uuid().to_string();
         self.parts = served.partitions.parts().iter().map(|part| part.0).collect();
+        for (at, tensor) in served.partitions.live.graph().meta().tensors.iter().enumerate() {
+            let n_rows = served.counters.iter().map(|shard| get(&shard.tensor_rows[at])).sum();
+            self.tensor_rows.insert(tensor.name.clone(), n_rows);
+        }
         let age = |counters| observed.beat_age(counters).as_secs_f64();
         let counters = || served.counters.iter();
         self.shards = counters().map(|shard| ShardFigures::read(shard, age(shard))).collect();
@@ -440,6 +462,15 @@ fn get(counter: &AtomicU64) -> u64 {
 
 /// Ticks per second in /proc/self/stat: the same on every architecture that we run on.
 const USER_HZ: f64 = 100.0;
+
+impl DiskFigures {
+    fn read(dir: &Path) -> Option<Self> {
+        let system = statvfs(dir).ok()?;
+        let bytes = system.f_blocks.saturating_mul(system.f_frsize);
+        let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
+        Some(Self { bytes, free_bytes })
+    }
+}
 
 impl ProcessFigures {
     /// Reads the figures of this process. One that cannot be read is 0.

@@ -7,12 +7,14 @@ mod figures;
 mod prometheus;
 mod table;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::blocking::BlockingPools;
 use crate::compactor::Runs;
+use crate::config::ServerConfig;
 use crate::limits::HEARTBEAT_OVERDUE;
 use crate::partitions::Partitions;
 use crate::preload::Preload;
@@ -20,13 +22,15 @@ use crate::stats::Counters;
 use crate::volatile::Volatile;
 
 pub use figures::{
-    FollowFigures, KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures,
-    UpdateFigures,
+    DiskFigures, FollowFigures, KindFigures, LatencyFigures, ProcessFigures, ServerFigures,
+    ShardFigures, UpdateFigures,
 };
 pub(crate) use prometheus::CONTENT_TYPE;
 
 /// A server as metrics see it, from before its graph is open until its last thread has ended.
 pub(crate) struct Observed {
+    program: String,
+    graph_dir: PathBuf,
     started: Instant,
     started_unix: Duration,
     phase: AtomicU8,
@@ -69,11 +73,17 @@ impl Phase {
 }
 
 impl Observed {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(config: &ServerConfig) -> Self {
         let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let phase = AtomicU8::new(Phase::Opening as u8);
-        let (dropped, served) = (AtomicU64::new(0), OnceLock::new());
-        Self { started: Instant::now(), started_unix, phase, dropped, served }
+        Self {
+            program: config.program.clone(),
+            graph_dir: config.graph.clone(),
+            started: Instant::now(),
+            started_unix,
+            phase: AtomicU8::new(Phase::Opening as u8),
+            dropped: AtomicU64::new(0),
+            served: OnceLock::new(),
+        }
     }
 
     /// Notes that the graph is open, and the shards are about to start.
@@ -131,7 +141,7 @@ mod tests {
 
     #[test]
     fn phases_are_reported_as_they_were_entered() {
-        let observed = Observed::new();
+        let observed = Observed::new(&ServerConfig::new("."));
         assert_eq!(observed.phase(), Phase::Opening);
         for phase in Phase::ALL {
             observed.enter(phase);
@@ -141,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_beat_is_as_old_as_it_is() {
-        let (observed, counters) = (Observed::new(), Counters::default());
+        let (observed, counters) = (Observed::new(&ServerConfig::new(".")), Counters::new(1));
         std::thread::sleep(Duration::from_millis(30));
         assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never published");
         let told = Instant::now();

@@ -76,10 +76,11 @@ impl ServerFigures {
 mod tests {
     use super::super::Observed;
     use super::*;
+    use crate::config::ServerConfig;
 
     #[test]
     fn a_server_that_has_not_opened_its_graph_has_metrics_of_its_process() {
-        let text = ServerFigures::read(&Observed::new()).prometheus();
+        let text = ServerFigures::read(&Observed::new(&ServerConfig::new("."))).prometheus();
         assert!(text.contains("\nlodestore_ready 0\n"), "{text}");
         assert!(text.contains("\nprocess_open_fds "), "{text}");
         assert!(!text.contains("shard=\""), "{text}");

@@ -59,7 +59,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_build_info",
         LabelledGauge("version", |f| vec![(f.program.clone(), 1.0)]),
-        "1; the label is the version of the program",
+        "1; the label is version and revision of the program, as `lode --version` says them",
     ),
     metric(
         "lodestore_ready",
@@ -88,6 +88,11 @@ pub(super) const METRICS: &[Metric] = &[
         "requests that were answered with a failure",
     ),
     metric("lodestore_sent_rows_total", ShardCounter(|s| s.rows as f64), "rows sent"),
+    metric(
+        "lodestore_tensor_sent_rows_total",
+        LabelledCounter("tensor", |f| by(&f.tensor_rows, |&n| n as f64)),
+        "rows sent of a tensor of the graph",
+    ),
     metric("lodestore_sent_bytes_total", ShardCounter(|s| s.bytes as f64), "bytes of rows sent"),
     metric(
         "lodestore_shared_bytes_total",
@@ -246,7 +251,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric(
         "lodestore_volatile_bytes",
         Gauge(|f| f.volatile_bytes as f64),
-        "bytes of memory that they may take, part of --memory",
+        "bytes of memory that they may take, part of the memory of all tiers",
     ),
     metric(
         "lodestore_volatile_published_rows_total",
@@ -342,6 +347,16 @@ pub(super) const METRICS: &[Metric] = &[
         "lodestore_compaction_failed",
         Gauge(|f| one_if(!f.updates.compaction_failure.is_empty())),
         "1 if the last compaction has failed; the log says why",
+    ),
+    metric(
+        "lodestore_disk_bytes",
+        Gauge(|f| f.disk.map_or(f64::NAN, |disk| disk.bytes as f64)),
+        "size of the file system that holds the graph's folder",
+    ),
+    metric(
+        "lodestore_disk_free_bytes",
+        Gauge(|f| f.disk.map_or(f64::NAN, |disk| disk.free_bytes as f64)),
+        "bytes of it that the server may still write",
     ),
     metric(
         "lodestore_uptime_seconds",

@@ -42,7 +42,7 @@ impl Bench {
         config.tier_bytes = 1 << 20;
         config.keep = KeepRule::NEWEST;
         let partitions = Arc::new(Partitions::open(&config, 1).unwrap());
-        let counters: Arc<[Counters]> = Arc::from([Counters::default()]);
+        let counters: Arc<[Counters]> = Arc::from([Counters::new(1)]);
         let plan = ShardPlan {
             tier_bytes: Arc::from([1 << 20]),
             memory_budget: MemoryBudget::new(4 << 20),
@@ -57,7 +57,7 @@ impl Bench {
             threads: Arc::new(BlockingPools::start(false).unwrap()),
             runs: Arc::new(Runs::new()),
             busy: Arc::default(),
-            observed: Arc::new(Observed::new()),
+            observed: Arc::new(Observed::new(&ServerConfig::new("."))),
         };
         let rows = ShardRows::open(&plan, 0, 0).await.unwrap();
         let reads = Rc::new(ReadAdmission::new(plan.partitions.profile, counters, 0));

@@ -23,6 +23,8 @@ pub(crate) struct Counters {
     pub(crate) failures: [AtomicU64; FailureCode::ALL.len()],
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// Rows sent by tensor.
+    pub(crate) tensor_rows: Box<[AtomicU64]>,
     /// Requests of these through memory shared with the client.
     pub(crate) shared_bytes: AtomicU64,
     pub(crate) tier_hits: AtomicU64,
@@ -197,6 +199,11 @@ impl BreakReason {
 }
 
 impl Counters {
+    /// Counters of a shard that serves this number of tensors.
+    pub(crate) fn new(n_tensors: usize) -> Self {
+        Self { tensor_rows: (0..n_tensors).map(|_| AtomicU64::new(0)).collect(), ..Self::default() }
+    }
+
     /// Counts a request that came, or was sent, at `begun`.
     pub(crate) fn begin(&self, kind: RequestKind, begun: Instant) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
@@ -291,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_given_up_is_over_and_has_no_latency() {
-        let counters = Counters::default();
+        let counters = Counters::new(1);
         let begin = || counters.begin(RequestKind::Push, Instant::now());
         let (given_up, answered) = (begin(), begin());
         let push = &counters.kinds[RequestKind::Push as usize];

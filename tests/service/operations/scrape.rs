@@ -11,7 +11,7 @@ use lodestore_schema::{Reply, RequestBody};
 use crate::operations::Watched;
 use testing::graph::WIDE;
 use testing::http::get;
-use testing::process::{command, finish, lode_line};
+use testing::process::{command, finish, lode, lode_line};
 use testing::wire::PlainConnection;
 use testing::write_npy;
 
@@ -111,6 +111,8 @@ fn requests_rows_bytes_and_failures_are_counted_by_kind() {
     assert_eq!(after.get("lodestore_failures_total{code=\"not_found\"}"), 1.0);
     assert_eq!(after.get("lodestore_failures_total{code=\"internal\"}"), 0.0);
     assert_eq!(after.sum("lodestore_sent_rows_total"), 1810.0);
+    assert_eq!(after.get("lodestore_tensor_sent_rows_total{tensor=\"feat\"}"), 1810.0);
+    assert_eq!(after.sum("lodestore_tensor_sent_rows_total"), 1810.0);
     assert_eq!(after.sum("lodestore_sent_bytes_total"), 1810.0 * 52.0);
     assert_eq!(after.sum("lodestore_tier_misses_total"), 600.0, "each row is read once");
     assert_eq!(after.sum("lodestore_tier_hits_total"), 1210.0);
@@ -122,6 +124,11 @@ fn requests_rows_bytes_and_failures_are_counted_by_kind() {
     assert_eq!(after.sum("lodestore_disk_reads_in_flight"), 0.0);
     assert_eq!(after.sum("lodestore_in_flight_bytes"), 0.0);
     assert!(after.get("process_resident_memory_bytes") > 1e6);
+    let free = after.get("lodestore_disk_free_bytes");
+    assert!(free > 1e6 && free <= after.get("lodestore_disk_bytes"), "{free}");
+    let version = lode(["--version"]).succeeded().stdout;
+    let version = version.trim().strip_prefix("lode ").unwrap();
+    assert_eq!(after.get(&format!("lodestore_build_info{{version=\"{version}\"}}")), 1.0);
     assert!(after.get("process_open_fds") > 10.0);
 
     let bucket = |le: &str| {

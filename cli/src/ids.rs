@@ -1,7 +1,8 @@
 //! Lists of node ids in files, and ids of the imported files.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use lodestore_client::{PullKind, RowSource};
@@ -12,7 +13,86 @@ use lodestore_store::import::EXTERNAL_ID_TENSOR;
 /// External ids are asked for in pieces of this many bytes.
 const EXTERNAL_CHUNK_BYTES: usize = 16 << 20;
 
-/// A checked list of node ids, mapped; read in pieces.
+/// Node ids on the command line: themselves, or a file that has them.
+#[derive(Clone, Debug)]
+pub(crate) enum IdsArg {
+    Listed(Vec<NodeId>),
+    File(PathBuf),
+}
+
+impl FromStr for IdsArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',') {
+            return Ok(Self::File(text.into()));
+        }
+        let id = |id: &str| match id.parse() {
+            Ok(id) => Ok(NodeId(id)),
+            Err(_) => Err(format!("expected ids as 5,17,19999, found `{id}`")),
+        };
+        text.split(',').map(id).collect::<Result<_, _>>().map(Self::Listed)
+    }
+}
+
+impl IdsArg {
+    /// Returns the file, if it is one.
+    pub(crate) fn file(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Listed(_) => None,
+            Self::File(path) => Some(path),
+        }
+    }
+
+    /// Checks the ids, which must be below `n_nodes`.
+    pub(crate) fn open(&self, n_nodes: u32) -> Result<NodeIds<'_>> {
+        let ids = match self {
+            Self::Listed(ids) => ids,
+            Self::File(path) => return Ok(NodeIds::File(IdFile::open(path, n_nodes)?)),
+        };
+        if let Some(id) = ids.iter().find(|id| id.0 >= n_nodes) {
+            bail!("--ids: there is no node {id}, the graph has nodes 0 to below {n_nodes}");
+        }
+        Ok(NodeIds::Listed(ids))
+    }
+}
+
+/// A list of node ids, read in pieces.
+pub(crate) enum NodeIds<'a> {
+    Listed(&'a [NodeId]),
+    File(IdFile),
+}
+
+impl NodeIds<'_> {
+    /// Returns the number of ids.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Listed(ids) => ids.len() as u64,
+            Self::File(file) => file.len(),
+        }
+    }
+
+    /// Returns all ids.
+    pub(crate) fn all(&self) -> Result<Vec<NodeId>> {
+        match self {
+            Self::Listed(ids) => Ok(ids.to_vec()),
+            Self::File(file) => file.chunks(usize::MAX).next().unwrap_or_else(|| Ok(Vec::new())),
+        }
+    }
+
+    /// Returns the ids, `chunk_ids` at a time.
+    pub(crate) fn chunks(
+        &self,
+        chunk_ids: usize,
+    ) -> Box<dyn Iterator<Item = Result<Vec<NodeId>>> + '_> {
+        match self {
+            Self::Listed(ids) => Box::new(ids.chunks(chunk_ids).map(|chunk| Ok(chunk.to_vec()))),
+            Self::File(file) => Box::new(file.chunks(chunk_ids)),
+        }
+    }
+}
+
+/// A checked list of node ids in a file, mapped; read in pieces.
 pub(crate) struct IdFile {
     array: NpyArray,
     n_nodes: u32,

@@ -73,6 +73,28 @@ pub(crate) fn npy_type(dtype: Dtype) -> NpyType {
     }
 }
 
+/// Returns an element of this type as text that reads back to the same number.
+///
+/// # Panics
+/// Panics if `element` has another size.
+pub(crate) fn element_text(dtype: Dtype, element: &[u8]) -> String {
+    let size = "an element of this type";
+    match dtype {
+        Dtype::F32 => f32::from_le_bytes(element.try_into().expect(size)).to_string(),
+        Dtype::F64 => f64::from_le_bytes(element.try_into().expect(size)).to_string(),
+        Dtype::F16 | Dtype::BF16 => {
+            let mut wide = [0.0];
+            dtype.widen(element, &mut wide);
+            wide[0].to_string()
+        }
+        Dtype::U8 => element[0].to_string(),
+        Dtype::I8 => element[0].cast_signed().to_string(),
+        Dtype::I16 => i16::from_le_bytes(element.try_into().expect(size)).to_string(),
+        Dtype::I32 => i32::from_le_bytes(element.try_into().expect(size)).to_string(),
+        Dtype::I64 => i64::from_le_bytes(element.try_into().expect(size)).to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lodestore_graph::npy::NpyWriter;
@@ -97,6 +119,24 @@ mod tests {
         }
         let half = TensorSpec::new("half", Dtype::BF16, 1).unwrap();
         assert_eq!(open(NpyType::U16, &[5], &half).unwrap(), [4, 4, 2]);
+    }
+
+    #[test]
+    fn elements_are_printed_as_they_are() {
+        for (dtype, bytes, text) in [
+            (Dtype::F32, &0.1f32.to_le_bytes()[..], "0.1"),
+            (Dtype::F32, &f32::NAN.to_le_bytes(), "NaN"),
+            (Dtype::F16, &0x3e00u16.to_le_bytes(), "1.5"),
+            (Dtype::BF16, &0xbf80u16.to_le_bytes(), "-1"),
+            (Dtype::F64, &0.1f64.to_le_bytes(), "0.1"),
+            (Dtype::U8, &[255], "255"),
+            (Dtype::I8, &[255], "-1"),
+            (Dtype::I16, &[0, 128], "-32768"),
+            (Dtype::I32, &(-5i32).to_le_bytes(), "-5"),
+            (Dtype::I64, &i64::MAX.to_le_bytes(), "9223372036854775807"),
+        ] {
+            assert_eq!(element_text(dtype, bytes), text, "{dtype}");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `lode gather`: rows of a list of nodes, from files or from servers.
+//! `lode gather`: rows of a list of nodes, from files or from servers, into a file or to the screen.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,11 +19,12 @@ use serde::Serialize;
 
 use crate::console::Console;
 use crate::human;
-use crate::ids::{IdFile, InternalIds};
+use crate::ids::{IdsArg, InternalIds};
 use crate::local_parts::{check_local, local_parts};
 use crate::outputs::NamedFiles;
-use crate::rows::npy_type;
+use crate::rows::{element_text, npy_type};
 use crate::security_args::ClientArgs;
+use crate::usage::UsageError;
 
 /// Rows are gathered in pieces of about this many bytes: rows of a piece that are neighbours on
 /// disk are read together.
@@ -32,10 +33,14 @@ const CHUNK_BYTES: usize = 128 << 20;
 /// The same from servers, where each piece has its deadline.
 const PULL_BYTES: usize = 16 << 20;
 
-/// Gather rows by node id, from a graph's files or from its servers, into a .npy file.
+/// The most rows that are printed.
+const PRINTED_ROWS_MAX: u64 = 1000;
+
+/// Gather rows by node id, from a graph's files or from its servers: print them, or write a .npy file.
 #[derive(Args)]
 #[command(after_help = "\
 Example:
+  lode gather --graph my-graph --tensor feat --ids 5,17,19999
   lode gather --graph my-graph --tensor feat --ids ids.npy --out rows.npy
   lode gather --graph my-graph --version 3 --tensor feat --ids ids.npy --out rows.npy
   lode gather --connect 127.0.0.1:7171 --tensor feat --ids ids.npy --f32 --out rows.npy
@@ -61,14 +66,15 @@ pub(crate) struct GatherArgs {
     /// Name of the tensor.
     #[arg(long, value_name = "T")]
     tensor: String,
-    /// Node ids: .npy of shape (N,), u32, i32, u64 or i64.
+    /// Node ids: 5,17,19999, or a .npy of shape (N,), u32, i32, u64 or i64.
+    #[arg(long, value_name = "IDS|FILE")]
+    ids: IdsArg,
+    /// Rows: .npy of shape (N, width), (N,) for width 1; bf16 is written as u16 of its bits. Without
+    /// it the rows are printed, 1,000 at most.
     #[arg(long, value_name = "FILE")]
-    ids: PathBuf,
-    /// Rows: .npy of shape (N, width), (N,) for width 1; bf16 is written as u16 of its bits.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    out: Option<PathBuf>,
     /// Write elements as f32, whatever their type in the graph; f64, i32 and i64 are rounded.
-    #[arg(long = "f32")]
+    #[arg(long = "f32", requires = "out")]
     as_f32: bool,
     /// The ids are those of the imported files, not those of the stored graph.
     #[arg(long)]
@@ -92,24 +98,51 @@ struct GatherReport {
     out: String,
 }
 
+/// Output of `--json` without an output file.
+#[derive(Serialize)]
+struct PrintedRows {
+    tensor: String,
+    ids: Vec<u32>,
+    /// Elements by row; NaN and infinities are texts.
+    rows: Vec<Vec<serde_json::Value>>,
+}
+
 impl GatherArgs {
     pub(crate) fn run(self, console: &Console) -> Result<()> {
         if self.graph.is_some() {
             self.client.refuse_without_servers(&[])?;
         }
         let files =
-            NamedFiles::default().outputs("--out", [&self.out]).inputs("--ids", [&self.ids]);
+            NamedFiles::default().outputs("--out", &self.out).inputs("--ids", self.ids.file());
         self.client.security.name_inputs(files).check()?;
         let (source, here) = self.source()?;
         let info = source.tensor(&self.tensor)?;
-        let ids = IdFile::open(&self.ids, source.book().n_nodes())?;
+        let ids = self.ids.open(source.book().n_nodes())?;
         let internal_of = match self.external_ids {
             true => Some(InternalIds::read(&*source, &here)?),
             false => None,
         };
+        let Some(out_path) = &self.out else {
+            if ids.len() > PRINTED_ROWS_MAX {
+                let message = format!(
+                    "{} rows are too many to print, {PRINTED_ROWS_MAX} at most are; give --out \
+                     FILE.npy",
+                    ids.len()
+                );
+                return Err(UsageError::new(message).into());
+            }
+            let given = ids.all()?;
+            let mut nodes = given.clone();
+            if let Some(internal_of) = &internal_of {
+                internal_of.translate(&mut nodes, 0)?;
+            }
+            check_local(source.book(), &here, &nodes, 0)?;
+            let rows = printed_rows(&*source, info, &given, &nodes)?;
+            return console.report(&rows, text_of_rows);
+        };
         let start = Instant::now();
         let mut progress = console.progress("gather");
-        let out = Output::begin(&self.out, &info, self.as_f32, ids.len())?;
+        let out = Output::begin(out_path, &info, self.as_f32, ids.len())?;
         let chunk_bytes = if self.graph.is_some() { CHUNK_BYTES } else { PULL_BYTES };
         let chunk_rows = (chunk_bytes / info.row_bytes()).max(1);
         let chunks = (0..).step_by(chunk_rows).zip(ids.chunks(chunk_rows)).map(|(first, nodes)| {
@@ -127,7 +160,7 @@ impl GatherArgs {
             bytes: stats.bytes,
             requests: stats.requests,
             seconds: start.elapsed().as_secs_f64(),
-            out: self.out.display().to_string(),
+            out: out_path.display().to_string(),
         };
         console.report(&report, text)
     }
@@ -139,7 +172,7 @@ impl GatherArgs {
             let here = local_parts(&graph)?;
             let live = GraphHandle::open(graph, Some(&here), OpenMode::Read, &options)?;
             let view = self.version.map_or(View::Latest, View::At);
-            let store = EmbeddedStore::over(Arc::new(live), view)?;
+            let store = EmbeddedStore::from_handle(Arc::new(live), view)?;
             return Ok((Box::new(EmbeddedSource::new(store)), here));
         }
         let config = self.client.config()?;
@@ -164,6 +197,39 @@ fn text(report: &GatherReport) -> String {
         human::seconds(report.seconds),
         human::count((report.rows as f64 / report.seconds.max(1e-9)) as u64),
     )
+}
+
+/// Pulls the rows of `nodes`, which the user calls `given`.
+fn printed_rows(
+    source: &dyn RowSource,
+    info: TensorInfo,
+    given: &[NodeId],
+    nodes: &[NodeId],
+) -> Result<PrintedRows> {
+    let mut bytes = vec![0; nodes.len() * info.row_bytes()];
+    source.pull(&info.name, nodes, &mut bytes, PullKind::Vector)?;
+    let element = |bytes: &[u8]| {
+        let text = element_text(info.dtype, bytes);
+        match text.parse::<serde_json::Number>() {
+            Ok(number) => number.into(),
+            Err(_) => text.into(),
+        }
+    };
+    let row = |bytes: &[u8]| bytes.chunks(info.dtype.size_bytes()).map(element).collect();
+    let rows = bytes.chunks(info.row_bytes()).map(row).collect();
+    Ok(PrintedRows { ids: given.iter().map(|id| id.0).collect(), rows, tensor: info.name })
+}
+
+fn text_of_rows(printed: &PrintedRows) -> String {
+    let widest = printed.ids.iter().max().map_or(0, |id| id.to_string().len());
+    let line = |(id, row): (&u32, &Vec<serde_json::Value>)| {
+        let elements = row.iter().map(|element| match element {
+            serde_json::Value::String(text) => text.clone(),
+            number => number.to_string(),
+        });
+        format!("{id:>widest$}  {}", elements.collect::<Vec<_>>().join(" "))
+    };
+    printed.ids.iter().zip(&printed.rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn copy_rows(

@@ -25,6 +25,7 @@ use lodestore_store::update::KeepRule;
 use serde::Serialize;
 use signal_hook::low_level;
 
+use crate::VERSION;
 use crate::console::Console;
 use crate::human;
 use crate::interrupt::{EndOfStdin, stop_signal, wait_for_stop};
@@ -111,6 +112,7 @@ impl ServeArgs {
         let follows_bucket = settings.followed_bucket()?.is_some();
         settings.check_publish()?;
         Ok(ServerConfig {
+            program: VERSION.to_owned(),
             parts: settings.part_ids(),
             grows: follows_bucket,
             publishes: settings.publish.is_some(),
@@ -143,11 +145,10 @@ impl ServeArgs {
     }
 
     pub(crate) fn run(mut self, console: &Console) -> Result<()> {
-        let flags = self.settings.dependent_flags();
         if let Some(path) = &self.config {
             self.settings = self.settings.or(ServeSettings::read(path)?);
         }
-        self.settings.refuse_vain(&flags)?;
+        self.settings.refuse_vain()?;
         let settings = &self.settings;
         let renewal = Renewal::new(settings);
         let config = self.check()?;

@@ -17,7 +17,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{ColdSubject, drop_cached, is_asked_for, is_smoke, plain_reads, row_of};
+use lodestore_benches::{ColdSubject, drop_cached, is_smoke, plain_reads, row_of};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::probe::{ProbeOptions, probe};
@@ -70,9 +70,6 @@ struct Figures {
 }
 
 fn main() {
-    if !is_asked_for("cold_gather") {
-        return;
-    }
     let cold = ColdSubject::open(2 * WINDOW as u32);
     let table = cold.table.as_ref().map(|table| open_source(table).expect("a table"));
     let subject = Subject { cold, table };

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{ColdSubject, Trace, drop_cached, is_asked_for, is_smoke};
+use lodestore_benches::{ColdSubject, Trace, drop_cached, is_smoke};
 use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::{BatchSource, PreparedBatch, Window};
 use lodestore_client::{BatchLoader, ClientError, EmbeddedSource, Prefetcher, PullKind, RowSource};
@@ -46,9 +46,6 @@ impl BatchSource for Replay<'_> {
 }
 
 fn main() {
-    if !is_asked_for("cold_prefetch") {
-        return;
-    }
     let subject = ColdSubject::open(32);
     let row_bytes = subject.row_bytes();
     let ColdSubject { graph, trace, budget, .. } = &subject;
@@ -69,8 +66,8 @@ fn main() {
 fn run(graph: &Graph, replay: &Arc<Replay>, window: Window, budget: Duration) -> (usize, f64) {
     drop_cached(graph.segment(PartId(0), "feat").expect("a segment").path());
     let options = OpenOptions { reader: ReaderKind::Direct };
-    let graph = Graph::open(graph.dir()).expect("a graph");
-    let store = EmbeddedStore::with(graph, Some(&[PartId(0)]), &options).expect("a store");
+    let store = EmbeddedStore::open_with(graph.dir(), Some(&[PartId(0)]), &options);
+    let store = store.expect("a store");
     let source = Arc::new(EmbeddedSource::new(store));
     let plain = Arc::clone(&source);
     let loader = BatchLoader::new(source.clone(), source, "feat", &[PartId(0)]).expect("a loader");

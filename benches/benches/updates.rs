@@ -49,33 +49,32 @@ fn main() {
     } else {
         Scale { n_nodes: 1_000_000, budget: Duration::from_secs(3) }
     };
-    let asked = |part| is_asked_for(part) || is_asked_for("updates");
-    if asked("puts") {
+    if is_asked_for("puts") {
         puts(scale);
     }
-    if asked("versions") {
+    if is_asked_for("versions") {
         versions();
     }
-    if asked("changed") || asked("cold") {
+    if is_asked_for("changed") || is_asked_for("cold") {
         let graphs = SHARES.map(|percent| Changed::new(scale, percent));
-        if asked("changed") {
+        if is_asked_for("changed") {
             resident(scale, &graphs);
         }
-        if asked("cold") {
+        if is_asked_for("cold") {
             from_disk(scale, &graphs);
         }
-        if asked("changed") {
+        if is_asked_for("changed") {
             graphs[2].open_again();
             graphs[2].compact();
         }
     }
-    if asked("commits") {
+    if is_asked_for("commits") {
         commits(scale);
     }
-    if asked("opening") {
+    if is_asked_for("opening") {
         opening(scale);
     }
-    if asked("tensors") {
+    if is_asked_for("tensors") {
         tensors::new_tensors(scale);
     }
 }
@@ -245,7 +244,7 @@ impl Changed {
 
     fn store(&self, reader: ReaderKind) -> EmbeddedStore {
         let live = open_with(&self.graph, OpenMode::Read, reader);
-        EmbeddedStore::over(live, View::Latest).expect("a store")
+        EmbeddedStore::from_handle(live, View::Latest).expect("a store")
     }
 
     fn open_again(&self) {
@@ -279,7 +278,7 @@ impl Changed {
             n_bytes / compacted / 1e6,
             n_bytes / copied / 1e6,
         );
-        let store = EmbeddedStore::over(live, View::Latest).expect("a store");
+        let store = EmbeddedStore::from_handle(live, View::Latest).expect("a store");
         assert_new(&store, &self.ids);
     }
 }
@@ -390,7 +389,7 @@ fn commits(scale: Scale) {
             plain / commit,
         );
     }
-    let store = EmbeddedStore::over(live, View::Latest).expect("a store");
+    let store = EmbeddedStore::from_handle(live, View::Latest).expect("a store");
     ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
 }
 
@@ -452,7 +451,8 @@ fn opening(scale: Scale) {
             );
         }
     }
-    let store = EmbeddedStore::over(open(&layered, OpenMode::Read), View::Latest).expect("a store");
+    let store =
+        EmbeddedStore::from_handle(open(&layered, OpenMode::Read), View::Latest).expect("a store");
     ids.chunks(BATCH_ROWS).for_each(|ids| assert_new(&store, ids));
 }
 

@@ -209,8 +209,8 @@ impl BucketFollower {
             return Ok(());
         }
         let reason = format!(
-            "version {} of partition {} brings the folder to {needed} bytes, of {} at most; raise --disk, \
-             or follow fewer partitions",
+            "version {} of partition {} brings the folder to {needed} bytes, of {} at most; raise that \
+             limit, or follow fewer partitions",
             publication.version(),
             publication.part(),
             self.bytes_max

@@ -199,8 +199,8 @@ impl Bucket {
         for (name, version) in &options.pin {
             if let Some(&pinned) = pins.get(name).filter(|pinned| *pinned != version) {
                 return Err(self.refused(format!(
-                    "pin {name:?} keeps version {pinned}, not {version}; remove it by --unpin {name}, or \
-                     take another name"
+                    "pin {name:?} keeps version {pinned}, not {version}; unpin {name:?} first, or choose \
+                     another name"
                 )));
             }
             // Fails for a version that is not complete.

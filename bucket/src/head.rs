@@ -265,9 +265,9 @@ impl Bucket {
 
     pub(crate) fn taken_over(&self, last: &Publication) -> BucketError {
         let reason = format!(
-            "another writer has taken partition {} over, by publication {} (epoch {}). Stop one of them: \
-             `lode serve --take-over` takes it back if nothing was committed here meanwhile; else pull \
-             what is published into a new folder",
+            "another writer has taken partition {} over, by publication {} (epoch {}). Stop one of them; \
+             take the partition over again if nothing was committed here meanwhile, else pull what is \
+             published into a new folder",
             last.part(),
             last.sequence,
             last.epoch

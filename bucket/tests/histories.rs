@@ -203,7 +203,7 @@ impl World {
 
     /// Checks the rows of all partitions that are open in `live`.
     fn check(&mut self, live: &Arc<GraphHandle>) {
-        let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+        let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap();
         for (part, version) in live.part_version_ids() {
             self.model.check(part, version, &rows_of(&store, &self.book, part));
             self.n_checked += 1;
@@ -261,7 +261,7 @@ impl World {
     }
 
     fn rows_by_part(&self, live: &Arc<GraphHandle>) -> Vec<(PartId, Rows)> {
-        let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+        let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap();
         live.parts().map(|part| (part, rows_of(&store, &self.book, part))).collect()
     }
 
@@ -305,7 +305,7 @@ impl World {
     fn pin(&mut self, at: usize) {
         let Some(live) = self.open_to_write(at) else { return };
         let number = live.version();
-        let store = EmbeddedStore::over(Arc::clone(&live), View::At(number)).unwrap();
+        let store = EmbeddedStore::from_handle(Arc::clone(&live), View::At(number)).unwrap();
         self.folders[at].pins.push((store, live.part_version_ids()));
     }
 

@@ -43,7 +43,7 @@ impl Place {
         Ok(match self {
             Self::Folder(graph) => graph.tensor(name)?.clone(),
             Self::Servers(client) => {
-                let info = client.tensor(name)?;
+                let info = client.tensor(name)?.info();
                 TensorSpec::new(&info.name, info.dtype, info.width)?
             }
         })
@@ -170,7 +170,7 @@ impl Target {
     pub(crate) fn internal_ids(&self) -> Result<InternalIds> {
         match self {
             Self::Files(live) => {
-                let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+                let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
                 let here: Vec<PartId> = live.parts().collect();
                 InternalIds::read(&EmbeddedSource::new(store), &here)
             }

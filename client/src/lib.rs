@@ -16,8 +16,8 @@
 //!
 //! fn main() -> Result<(), ClientError> {
 //!     let client = Client::connect(&["127.0.0.1:7171"], ClientConfig::default())?;
-//!     let mut rows = vec![0; 2 * client.tensors()[0].row_bytes()];
-//!     client.sync_pull("feat", &[NodeId(7), NodeId(4)], &mut rows)?;
+//!     let rows: Vec<f32> = client.tensor("feat")?.gather(&[NodeId(7), NodeId(4)])?;
+//!     println!("{} elements", rows.len());
 //!     Ok(())
 //! }
 //! ```

@@ -222,8 +222,8 @@ fn not_allowed(path: &Path) -> io::Error {
     let Ok(socket) = std::fs::metadata(path) else { return Errno::ACCESS.into() };
     let (mode, owner) = (socket.mode() & 0o777, socket.uid());
     let reason = format!(
-        "not allowed: the socket has mode {mode:o} and is of user {owner}; connect as that user, or start \
-         the server with --unix-mode 660 and be of its group"
+        "not allowed: the socket has mode {mode:o} and is of user {owner}; connect as that user, or give \
+         the socket mode 660 at the server and join its group"
     );
     io::Error::new(io::ErrorKind::PermissionDenied, reason)
 }

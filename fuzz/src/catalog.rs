@@ -106,7 +106,7 @@ fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
         let live = Arc::new(live);
         let versions = [View::Latest, View::At(live.version()), View::At(live.oldest_version())];
         for view in versions {
-            if let Ok(store) = EmbeddedStore::over(Arc::clone(&live), view) {
+            if let Ok(store) = EmbeddedStore::from_handle(Arc::clone(&live), view) {
                 check(&store, edits);
             }
         }

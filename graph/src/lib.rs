@@ -57,5 +57,5 @@ pub use book::{BookError, PartitionBook};
 pub use file_error::FileError;
 pub use gunzip::Gunzip;
 pub use ids::{NodeId, PartId};
-pub use output_file::{OutputFile, OutputPlace, is_stream};
+pub use output_file::{OutputFile, OutputPlace, create_partial, is_stream};
 pub use splitmix64::splitmix64;

@@ -128,6 +128,15 @@ impl Write for OutputFile {
     }
 }
 
+/// Creates a file that replaces what has its name: the rest of a killed writer, or a link, which is
+/// not followed.
+pub fn create_partial(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

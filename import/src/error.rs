@@ -34,7 +34,7 @@ pub enum Error {
     #[error("the import was cancelled")]
     Cancelled,
     /// There are no nodes.
-    #[error("{files}: no edges, so the number of nodes is unknown; give --nodes or a --tensor")]
+    #[error("{files}: no edges, so the number of nodes is unknown; give that number or a tensor")]
     NoNodes {
         /// Files of edges.
         files: String,

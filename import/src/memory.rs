@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{algorithm} needs {needed_bytes} bytes for {n_nodes} nodes in {n_parts} partitions, most of \
-     them for {phase}, and {free_bytes} are free{advice}; see `lode partition --plan`"
+     them for {phase}, and {free_bytes} are free{advice}"
 )]
 pub struct MemoryError {
     /// The partitioner.
@@ -52,7 +52,7 @@ fn bound_by(
     };
     let unrefined = PartitionConfig { refine_rounds: 0, ..bounded }.plan(n_nodes, n_edges);
     let advice = match unrefined.least_bytes <= free_bytes {
-        true => "; without refinement (--refine 0) it fits",
+        true => "; without refinement (0 rounds) it fits",
         false => "",
     };
     let largest = plan.phases.iter().max_by_key(|phase| phase.least_bytes);
@@ -93,7 +93,7 @@ mod tests {
         assert!(bound_by(&spring(0), n_nodes, n_edges, Some(exact)).is_ok());
         let found = bound_by(&spring(0), n_nodes, n_edges, Some(exact - 1)).unwrap_err();
         assert_eq!((found.phase.as_str(), found.needed_bytes), ("clustering", exact));
-        assert!(!found.to_string().contains("--refine"), "{found}");
+        assert!(!found.to_string().contains("refinement"), "{found}");
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let (n_nodes, n_edges) = PAPERS;
         let found = bound_by(&spring(1), n_nodes, n_edges, Some(4 * GIB)).unwrap_err();
         assert_eq!(found.phase, "refining");
-        assert!(found.to_string().contains("--refine 0"), "{found}");
+        assert!(found.to_string().contains("without refinement"), "{found}");
         assert!(bound_by(&spring(1), n_nodes, n_edges, None).unwrap().max_memory_bytes.is_none());
     }
 }

@@ -183,10 +183,10 @@ impl OpenGraph {
         tensors: &[lodestore_store::TensorSpec],
     ) -> Result<Self, Error> {
         let view = version.map_or(View::Latest, View::At);
-        let store = EmbeddedStore::over(Arc::clone(&live), view)?;
+        let store = EmbeddedStore::from_handle(Arc::clone(&live), view)?;
         let source = match version {
             Some(version) => EmbeddedSource::at(Arc::clone(&live), version)?,
-            None => EmbeddedSource::new(EmbeddedStore::over(Arc::clone(&live), view)?),
+            None => EmbeddedSource::new(EmbeddedStore::from_handle(Arc::clone(&live), view)?),
         };
         let infos = tensors.iter().map(|spec| source.tensor(&spec.name));
         let infos = infos.collect::<Result<Vec<_>, _>>()?;

@@ -65,7 +65,7 @@ pub enum ServerError {
     /// A row that no frame can carry.
     #[error(
         "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \
-         {limit}; read it without a server (--graph), or serve an import that has it as several tensors"
+         {limit}; read it from its folder, or serve an import that has it as several tensors"
     )]
     RowBytes {
         /// Name of the tensor.
@@ -78,8 +78,8 @@ pub enum ServerError {
     /// Another address than loopback without anything that says who may ask, or that all may.
     #[error(
         "{address} is not a loopback address and connections are neither authenticated nor \
-         encrypted; listen on 127.0.0.1, use a Unix socket, give --token-file or --tls-cert, or pass \
-         --insecure on a trusted network"
+         encrypted; listen on 127.0.0.1, use a Unix socket, a token or TLS, or allow insecure \
+         connections on a trusted network"
     )]
     Exposed {
         /// Address asked for.
@@ -88,8 +88,8 @@ pub enum ServerError {
     /// A TCP address of a server that takes changes, without anything that says who may make them.
     #[error(
         "a server that takes puts or partitions is open to every user of the machine by {address}: \
-         connections are not authenticated; give --token-file (or --tls-client-ca), use a Unix socket \
-         alone, or pass --insecure where all users may"
+         connections are not authenticated; give a token or the authority of client certificates, use \
+         a Unix socket alone, or allow insecure connections where all users may change rows"
     )]
     Unguarded {
         /// Address asked for.
@@ -98,7 +98,7 @@ pub enum ServerError {
     /// Metrics on another address than loopback, where they are asked for in the clear.
     #[error(
         "metrics on {address} can be read from outside, and the metrics port speaks no TLS; listen \
-         on 127.0.0.1, give --token-file, or pass --metrics-insecure on a trusted network"
+         on 127.0.0.1, give a token, or allow insecure metrics on a trusted network"
     )]
     MetricsExposed {
         /// Address asked for.
@@ -107,7 +107,7 @@ pub enum ServerError {
     /// The token of a server that speaks TLS, asked for in the clear.
     #[error(
         "metrics on {address} want the token, and the metrics port speaks no TLS, so that others can \
-         read it on its way; listen on 127.0.0.1, or pass --metrics-insecure on a trusted network"
+         read it on its way; listen on 127.0.0.1, or allow insecure metrics on a trusted network"
     )]
     MetricsInClear {
         /// Address asked for.
@@ -161,7 +161,7 @@ pub enum ServerError {
         name: String,
     },
     /// A follower would take puts.
-    #[error("a server that follows another takes no puts; give --writable or --follow")]
+    #[error("a server that follows another takes no puts; it either follows or is writable")]
     WritesAndFollows,
     /// A version that was installed, and that a shard does not read yet.
     #[error(

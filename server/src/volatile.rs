@@ -101,7 +101,7 @@ impl Volatile {
             };
             let message = format!(
                 "there is no volatile tensor `{name}` here, {known}; declare it, or start the server \
-                 with --volatile"
+                 with it"
             );
             failure(FailureCode::NotFound, message)
         })
@@ -118,8 +118,8 @@ impl Volatile {
         if self.is_writable {
             return Ok(());
         }
-        let message = "the server was started without --volatile and without --writable, and takes \
-                       no volatile rows; start it with one of them";
+        let message =
+            "the server takes no volatile rows; start it writable, or with volatile tensors";
         Err(failure(FailureCode::ReadOnly, message))
     }
 

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default())?);
     let row_of = |view: View| -> Result<f32, Box<dyn Error>> {
         let mut row = [0f32];
-        let store = EmbeddedStore::over(Arc::clone(&handle), view)?;
+        let store = EmbeddedStore::from_handle(Arc::clone(&handle), view)?;
         store.gather("feat", &[NodeId(7)], bytemuck::cast_slice_mut(&mut row))?;
         Ok(row[0])
     };

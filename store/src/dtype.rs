@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use bytemuck::Pod;
+use half::{bf16, f16};
 use lodestore_graph::npy::NpyType;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -112,6 +114,48 @@ impl Dtype {
             NpyType::U16 | NpyType::U32 | NpyType::U64 => None,
         }
     }
+}
+
+/// A type of Rust whose values are the elements of tensors of one [`Dtype`].
+pub trait Element: Pod {
+    /// The type of the tensors.
+    const DTYPE: Dtype;
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::F32;
+}
+
+impl Element for f16 {
+    const DTYPE: Dtype = Dtype::F16;
+}
+
+impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::BF16;
+}
+
+impl Element for f64 {
+    const DTYPE: Dtype = Dtype::F64;
+}
+
+impl Element for u8 {
+    const DTYPE: Dtype = Dtype::U8;
+}
+
+impl Element for i8 {
+    const DTYPE: Dtype = Dtype::I8;
+}
+
+impl Element for i16 {
+    const DTYPE: Dtype = Dtype::I16;
+}
+
+impl Element for i32 {
+    const DTYPE: Dtype = Dtype::I32;
+}
+
+impl Element for i64 {
+    const DTYPE: Dtype = Dtype::I64;
 }
 
 impl FromStr for Dtype {

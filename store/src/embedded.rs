@@ -8,6 +8,7 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartId};
 
 use crate::convert::gather_as_f32;
+use crate::dtype::Element;
 use crate::error::StoreError;
 use crate::graph::Graph;
 use crate::plan::{DiskProfile, PlanError};
@@ -44,29 +45,31 @@ struct Scratch {
 impl EmbeddedStore {
     /// Opens all tensors of the given partitions, or of all, for reading: what is committed at this
     /// moment.
-    pub fn open(dir: &Path, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
-        Self::of(Graph::open(dir)?, parts)
+    pub fn open(dir: impl AsRef<Path>, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
+        Self::open_with(dir, parts, &OpenOptions::default())
     }
 
-    /// Does as [`EmbeddedStore::open`], of an open `graph`.
-    pub fn of(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
-        Self::with(graph, parts, &OpenOptions::default())
-    }
-
-    /// Does as [`EmbeddedStore::of`], with a choice of how to read.
-    pub fn with(
-        graph: Graph,
+    /// Like [`EmbeddedStore::open`], with a choice of how to read.
+    pub fn open_with(
+        dir: impl AsRef<Path>,
         parts: Option<&[PartId]>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
+        let graph = Graph::open(dir.as_ref())?;
         let live = GraphHandle::open(graph, parts, OpenMode::Read, options)?;
-        Self::over(Arc::new(live), View::Latest)
+        Self::from_handle(Arc::new(live), View::Latest)
     }
 
-    /// Gathers from what is open already, and sees what `view` says.
+    /// Like [`EmbeddedStore::open`], for an open graph.
+    pub fn from_graph(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
+        let live = GraphHandle::open(graph, parts, OpenMode::Read, &OpenOptions::default())?;
+        Self::from_handle(Arc::new(live), View::Latest)
+    }
+
+    /// Gathers from open partitions, and sees what `view` says.
     ///
     /// Fails with [`StoreError::NoVersion`] for a version that cannot be read.
-    pub fn over(live: Arc<GraphHandle>, view: View) -> Result<Self, StoreError> {
+    pub fn from_handle(live: Arc<GraphHandle>, view: View) -> Result<Self, StoreError> {
         let book = live.graph().book();
         let views_of = |position| {
             book.parts().map(|part| live.view(part, position, view)).collect::<Result<_, _>>()
@@ -91,8 +94,9 @@ impl EmbeddedStore {
     }
 
     /// Returns the tensor called `name`.
-    pub fn tensor(&self, name: &str) -> Result<&TensorSpec, StoreError> {
-        self.named(name).map(|(spec, _)| spec)
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, StoreError> {
+        let (spec, views) = self.named(name)?;
+        Ok(Tensor { store: self, spec, views })
     }
 
     /// Returns whether all open partitions read the tensor's rows through memory maps. A few small
@@ -113,13 +117,7 @@ impl EmbeddedStore {
     ///
     /// `out` has `ids.len() * row_bytes` bytes. After an error its content means nothing.
     pub fn gather(&self, tensor: &str, ids: &[NodeId], out: &mut [u8]) -> Result<(), StoreError> {
-        let (spec, views) = self.named(tensor)?;
-        let expected_bytes = ids.len() as u64 * spec.row_bytes() as u64;
-        let found_bytes = out.len() as u64;
-        if expected_bytes != found_bytes {
-            return Err(StoreError::OutputLength { expected_bytes, found_bytes });
-        }
-        self.gather_routed(views, ids, 0u32.., out)
+        self.tensor(tensor)?.gather_bytes(ids, out)
     }
 
     /// Copies the row of `ids[i]` to row `at[i]` of `out`, in one plan for each partition; other
@@ -188,7 +186,7 @@ impl EmbeddedStore {
         ids: &[NodeId],
         out: &mut [f32],
     ) -> Result<(), StoreError> {
-        let TensorSpec { dtype, width, .. } = *self.tensor(tensor)?;
+        let TensorSpec { dtype, width, .. } = *self.tensor(tensor)?.spec;
         gather_as_f32(dtype, width as usize, ids, out, |ids, rows| self.gather(tensor, ids, rows))
     }
 
@@ -233,6 +231,60 @@ impl EmbeddedStore {
     }
 }
 
+/// A tensor of an open store. It gathers without a look-up of its name.
+///
+/// ```no_run
+/// # use lodestore_graph::NodeId;
+/// # use lodestore_store::{EmbeddedStore, StoreError};
+/// # fn main() -> Result<(), StoreError> {
+/// let store = EmbeddedStore::open("my-graph", None)?;
+/// let rows: Vec<f32> = store.tensor("feat")?.gather(&[NodeId(7), NodeId(4)])?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    store: &'a EmbeddedStore,
+    spec: &'a TensorSpec,
+    views: &'a TensorViews,
+}
+
+impl<'a> Tensor<'a> {
+    /// Returns name, type and width.
+    #[must_use]
+    pub fn spec(&self) -> &'a TensorSpec {
+        self.spec
+    }
+
+    /// Returns the rows of `ids`, in their order, one after the other: `ids.len() * width` elements.
+    ///
+    /// Fails with [`StoreError::ElementType`] unless the tensor's elements are of type `T`.
+    pub fn gather<T: Element>(&self, ids: &[NodeId]) -> Result<Vec<T>, StoreError> {
+        let mut rows = vec![T::zeroed(); ids.len() * self.spec.width as usize];
+        self.gather_into(ids, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// Like [`Tensor::gather`], into memory of the caller.
+    pub fn gather_into<T: Element>(&self, ids: &[NodeId], out: &mut [T]) -> Result<(), StoreError> {
+        if T::DTYPE != self.spec.dtype {
+            let (tensor, found) = (self.spec.name.clone(), T::DTYPE);
+            return Err(StoreError::ElementType { tensor, expected: self.spec.dtype, found });
+        }
+        self.gather_bytes(ids, bytemuck::cast_slice_mut(out))
+    }
+
+    /// Like [`EmbeddedStore::gather`].
+    pub fn gather_bytes(&self, ids: &[NodeId], out: &mut [u8]) -> Result<(), StoreError> {
+        let expected_bytes = ids.len() as u64 * self.spec.row_bytes() as u64;
+        let found_bytes = out.len() as u64;
+        if expected_bytes != found_bytes {
+            return Err(StoreError::OutputLength { expected_bytes, found_bytes });
+        }
+        self.store.gather_routed(self.views, ids, 0u32.., out)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -251,7 +303,7 @@ mod tests {
             picks in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
         ) {
             let ring = Ring::new(n_nodes, n_parts, n_parts);
-            let store = EmbeddedStore::of(ring.import(), None).unwrap();
+            let store = EmbeddedStore::from_graph(ring.import(), None).unwrap();
             let all = 0..n_nodes;
             let picks = picks.iter().map(|pick| pick.index(n_nodes as usize) as u32);
             let ids: Vec<NodeId> = all.chain(picks).map(NodeId).collect();
@@ -283,12 +335,29 @@ mod tests {
             let ring = Ring::new(n_nodes, n_owners, n_parts);
             let graph = ring.import();
             assert_eq!(graph.meta().nodes, n_nodes);
-            let store = EmbeddedStore::of(graph, None).unwrap();
+            let store = EmbeddedStore::from_graph(graph, None).unwrap();
             store.gather("feat", &[], &mut []).unwrap();
             let unknown = store.gather("feat", &[NodeId(n_nodes)], &mut [0; WIDTH]).unwrap_err();
             assert!(matches!(unknown, StoreError::NoNode { position: 0, .. }), "{unknown}");
             assert!(ring.verify().ok, "{:?}", ring.verify());
         }
+    }
+
+    #[test]
+    fn a_tensor_has_the_elements_of_its_type_alone() {
+        let ring = Ring::new(10, 2, 2);
+        let store = EmbeddedStore::from_graph(ring.import(), None).unwrap();
+        let ids = [NodeId(9), NodeId(0), NodeId(9)];
+        let mut expected = vec![0; ids.len() * 8];
+        store.gather(EXTERNAL_ID_TENSOR, &ids, &mut expected).unwrap();
+        let tensor = store.tensor(EXTERNAL_ID_TENSOR).unwrap();
+        let found: Vec<i64> = tensor.gather(&ids).unwrap();
+        assert_eq!(bytemuck::cast_slice::<i64, u8>(&found), expected);
+        let error = tensor.gather::<f64>(&ids).unwrap_err();
+        let says = error.to_string();
+        assert!(says.contains("i64") && says.contains("f64"), "{says}");
+        let short = tensor.gather_into(&ids, &mut [0i64; 2]).unwrap_err();
+        assert!(matches!(short, StoreError::OutputLength { .. }), "{short}");
     }
 
     #[test]

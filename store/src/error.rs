@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
+use crate::dtype::Dtype;
 use crate::error_origin::ErrorOrigin;
 use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
@@ -396,6 +397,16 @@ pub enum StoreError {
         position: usize,
         /// Nodes of the graph.
         n_nodes: u32,
+    },
+    /// Elements of another type than the tensor's are asked for.
+    #[error("elements of `{tensor}` are {expected}, asked for {found}")]
+    ElementType {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        expected: Dtype,
+        /// The type asked for.
+        found: Dtype,
     },
     /// The output has another length than the rows asked for.
     #[error("the output must have {expected_bytes} bytes, found {found_bytes}")]

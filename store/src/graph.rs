@@ -419,7 +419,7 @@ mod tests {
         let ring = Ring::new(100, 2, 2);
         let graph = ring.import();
         let before = files(&ring.out());
-        let store = EmbeddedStore::of(graph.clone(), None).unwrap();
+        let store = EmbeddedStore::from_graph(graph.clone(), None).unwrap();
         store.gather("feat", &[NodeId(3)], &mut [0; WIDTH]).unwrap();
         assert!(ring.verify().ok);
         inspect(&graph).unwrap();

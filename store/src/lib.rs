@@ -12,9 +12,10 @@
 //! use lodestore_store::{EmbeddedStore, StoreError};
 //!
 //! fn main() -> Result<(), StoreError> {
-//!     let store = EmbeddedStore::open("my-graph".as_ref(), None)?;
-//!     let mut rows = vec![0; 2 * store.tensor("feat")?.row_bytes()];
-//!     store.gather("feat", &[NodeId(7), NodeId(4)], &mut rows)
+//!     let store = EmbeddedStore::open("my-graph", None)?;
+//!     let rows: Vec<f32> = store.tensor("feat")?.gather(&[NodeId(7), NodeId(4)])?;
+//!     println!("{} elements", rows.len());
+//!     Ok(())
 //! }
 //! ```
 
@@ -62,8 +63,8 @@ pub mod update;
 pub mod verify;
 pub mod version_id;
 
-pub use dtype::Dtype;
-pub use embedded::EmbeddedStore;
+pub use dtype::{Dtype, Element};
+pub use embedded::{EmbeddedStore, Tensor};
 pub use error::StoreError;
 pub use graph::Graph;
 pub use import::Importer;

@@ -35,7 +35,7 @@ fn unpacked() -> (TempDir, PathBuf) {
 
 fn gathered(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let mut rows = vec![0; ids.len() * store.tensor(tensor).unwrap().row_bytes()];
+    let mut rows = vec![0; ids.len() * store.tensor(tensor).unwrap().spec().row_bytes()];
     store.gather(tensor, &ids, &mut rows).unwrap();
     rows
 }

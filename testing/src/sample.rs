@@ -95,7 +95,7 @@ pub fn update(graph: Graph) -> GraphHandle {
 
 /// Returns all rows of all tensors, one tensor after another.
 pub fn all_rows(graph: Graph) -> Result<Vec<u8>, StoreError> {
-    let store = EmbeddedStore::of(graph, None)?;
+    let store = EmbeddedStore::from_graph(graph, None)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut rows = Vec::new();
     for spec in &store.graph().meta().tensors {

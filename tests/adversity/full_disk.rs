@@ -117,7 +117,7 @@ fn tenth(turn: u32) -> Vec<NodeId> {
 }
 
 fn latest(live: &Arc<GraphHandle>) -> Vec<u32> {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap();
     turns(&store, &(0..N_NODES).map(NodeId).collect::<Vec<_>>())
 }
 
@@ -163,7 +163,7 @@ fn continues(mut on: OnDisk, live: Arc<GraphHandle>, failed: u32) {
     on.disk.empty();
     wait_for_a_look();
     // Through a reader that was there before, too.
-    let reader = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+    let reader = EmbeddedStore::from_handle(Arc::clone(&live), View::Latest).unwrap();
     on.settle(&live, failed);
     on.put(&live, failed + 1).unwrap();
     assert!(live.takes_writes());
@@ -369,12 +369,12 @@ fn a_commit_that_found_no_room_is_a_version_of_its_own_without_what_is_put_later
     assert_eq!(live.version(), version);
     on.commit(&live).unwrap();
     assert_eq!(live.version(), version + 2);
-    let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(&live), View::At(version + 1)).unwrap();
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     assert!(turns(&store, &all) == before, "the version is of before the put");
     drop((store, live));
     let live = open(&on.graph, OpenMode::Read).unwrap();
-    let store = EmbeddedStore::over(Arc::clone(&live), View::At(version + 1)).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(&live), View::At(version + 1)).unwrap();
     assert!(turns(&store, &all) == before, "and stays so");
     on.check(&live);
 }

@@ -200,7 +200,7 @@ impl Known {
         let options = OpenOptions::default();
         let live = Arc::new(GraphHandle::open(opened, None, mode, &options).unwrap());
         let at = |view| {
-            let store = EmbeddedStore::over(Arc::clone(&live), view).unwrap();
+            let store = EmbeddedStore::from_handle(Arc::clone(&live), view).unwrap();
             turns(&store, &(0..N_NODES).map(NodeId).collect::<Vec<_>>())
         };
         let acknowledged = told.commits.last_key_value().map_or(self.version, |(&last, _)| last);

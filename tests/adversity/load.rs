@@ -76,7 +76,7 @@ fn commit(live: &GraphHandle) {
 
 /// Gathers until the process ends. Rows never get older, and each is whole.
 fn gather(live: &Arc<GraphHandle>) {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap();
     let (mut numbers, mut newest) = (Numbers(5), vec![0; N_NODES as usize]);
     loop {
         let ids: Vec<NodeId> = (0..200).map(|_| NodeId(numbers.below(N_NODES))).collect();

@@ -124,8 +124,8 @@ impl Scene {
             return Box::new(self.connect());
         }
         let reader: ReaderKind = self.way.parse().unwrap();
-        let graph = Graph::open(&self.source.file("graph")).unwrap();
-        Box::new(EmbeddedStore::with(graph, None, &OpenOptions { reader }).unwrap())
+        let graph = self.source.file("graph");
+        Box::new(EmbeddedStore::open_with(graph, None, &OpenOptions { reader }).unwrap())
     }
 
     fn connect(&self) -> Client {

@@ -51,7 +51,7 @@ pub(crate) fn forks_while_it_writes() {
     let row_of_import = row(&read, 3).unwrap();
     // One that threads write to, and one that the forking thread has to itself.
     let busy = Arc::new(open(&dirs[0]).unwrap());
-    let store = EmbeddedStore::over(Arc::clone(&busy), View::Latest).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(&busy), View::Latest).unwrap();
     let mut idle = Some(open(&dirs[1]).unwrap());
     let is_over = AtomicBool::new(false);
     let n_forks = 10u8;
@@ -119,7 +119,7 @@ pub(crate) fn forks_while_it_writes() {
     drop((idle, store, busy));
     // Every put of the parent is there, in a graph that opens for writing again.
     let live = Arc::new(open(&dirs[1]).unwrap());
-    let store = EmbeddedStore::over(live, View::Latest).unwrap();
+    let store = EmbeddedStore::from_handle(live, View::Latest).unwrap();
     for number in 0..n_forks {
         for first in [0, 300, 500] {
             let found = row(&store, first + u32::from(number)).unwrap();

@@ -93,8 +93,10 @@ fn a_client_of_the_last_version_is_served_by_this_one() {
     let graph = source.import("graph", 2, "hash");
     let server = Serving::start(&graph, "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 2");
     let client = Client::connect(&[&server.address], ClientConfig::default()).unwrap();
-    let (ids, row_bytes) =
-        ((0..60).map(NodeId).collect::<Vec<_>>(), client.tensor("feat").unwrap().row_bytes());
+    let (ids, row_bytes) = (
+        (0..60).map(NodeId).collect::<Vec<_>>(),
+        client.tensor("feat").unwrap().info().row_bytes(),
+    );
     let mut expected = vec![0; ids.len() * row_bytes];
     client.sync_pull("feat", &ids, &mut expected).unwrap();
 
@@ -157,7 +159,7 @@ fn a_client_of_this_version_is_served_by_the_last_one() {
     let direct = format!("unix:{}", socket.display());
     let direct = Client::connect(&[&direct], ClientConfig::default()).unwrap();
     let ids: Vec<_> = (0..60).map(NodeId).collect();
-    let row_bytes = client.tensor("feat").unwrap().row_bytes();
+    let row_bytes = client.tensor("feat").unwrap().info().row_bytes();
     let (mut found, mut expected) =
         (vec![0; ids.len() * row_bytes], vec![1; ids.len() * row_bytes]);
     client.sync_pull("feat", &ids, &mut found).unwrap();

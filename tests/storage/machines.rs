@@ -42,7 +42,7 @@ impl Machines {
     /// Returns the external ids of the nodes of a partition.
     fn external(&self, machine: usize, part: u16) -> Vec<u32> {
         let graph = Graph::open(&self.folders[machine]).unwrap();
-        let store = EmbeddedStore::of(graph, Some(&[PartId(part)])).unwrap();
+        let store = EmbeddedStore::from_graph(graph, Some(&[PartId(part)])).unwrap();
         let nodes: Vec<NodeId> = store.graph().book().range(PartId(part)).map(NodeId).collect();
         let mut out = vec![0; nodes.len() * 8];
         store.gather(EXTERNAL_ID_TENSOR, &nodes, &mut out).unwrap();

@@ -222,7 +222,7 @@ fn a_dying_disk_is_an_error_of_each_reader_and_no_hang() {
     source.try_import(&graph, &["wide"], &["--parts", "1"]).succeeded();
     let open = |reader: ReaderKind| {
         let options = OpenOptions { reader };
-        EmbeddedStore::with(Graph::open(&graph).unwrap(), Some(&[PartId(0)]), &options).unwrap()
+        EmbeddedStore::open_with(&graph, Some(&[PartId(0)]), &options).unwrap()
     };
     let stores = [ReaderKind::Direct, ReaderKind::Pread, ReaderKind::Mapped].map(open);
     let ids: Vec<NodeId> = (0..source.n_nodes).step_by(3).map(NodeId).collect();

@@ -74,6 +74,12 @@ impl Imported {
             client.vector_pull(tensor, &self.ids, &mut out).unwrap();
             assert!(out == expected, "vector pull of {tensor} from {addresses:?}");
         }
+        let label = client.tensor("label").unwrap();
+        let found: Vec<i64> = label.gather(&self.ids).unwrap();
+        let expected = self.external.iter().map(|&id| self.source.label[id as usize]);
+        assert!(found.into_iter().eq(expected), "labels from {addresses:?}");
+        let error = label.gather::<f32>(&self.ids).unwrap_err().to_string();
+        assert!(error.contains("`label` are i64, asked for f32"), "{error}");
     }
 
     /// Checks a connection to the common port that knows nothing of shards.
@@ -173,6 +179,36 @@ fn no_resident_rows_and_hardly_any() {
     let imported = Imported::new(2, "hash");
     imported.check_servers(1, 2, "--memory 0");
     imported.check_servers(1, 2, "--memory 20kB");
+}
+
+#[test]
+fn rows_are_printed_where_no_file_is_named() {
+    let source = Source::random(1500, 6000);
+    let graph = source.import("graph", 2, "hash");
+    let gather = |more: &[&str]| {
+        lode([&["gather", "--external-ids", "--graph", graph.to_str().unwrap()], more].concat())
+    };
+    let ids = [17, 3, 1499, 17];
+    let listed = ["--ids", "17,3,1499,17"];
+    let line = |id: u32| format!("{id:>4}  {}\n", source.label[id as usize]);
+    let printed = gather(&[&listed[..], &["--tensor", "label"]].concat()).succeeded();
+    assert_eq!(printed.stdout, ids.map(line).concat());
+    let printed = gather(&[&listed[..], &["--tensor", "feat", "--json"]].concat()).succeeded();
+    let printed = printed.json();
+    for (at, id) in ids.into_iter().enumerate() {
+        assert_eq!(printed["ids"][at], id);
+        for (column, element) in source.feat[id as usize].iter().enumerate() {
+            let found = printed["rows"][at][column].as_f64().unwrap();
+            assert_eq!(found as f32, *element, "row {at}, column {column}");
+        }
+    }
+    gather(&["--tensor", "label", "--ids", "1500"]).failed(1, &["no node 1500", "below 1500"]);
+    gather(&["--tensor", "label", "--ids", "5,,6"]).failed(2, &["5,17,19999"]);
+    gather(&["--tensor", "label", "--ids", "5", "--f32"]).failed(2, &["--out"]);
+    let many = source.file("ids.npy");
+    write_npy(&many, NpyType::U32, &[1001], &shuffled_ids(1001));
+    let many = ["--tensor", "label", "--ids", many.to_str().unwrap()];
+    gather(&many).failed(2, &["1001 rows", "--out FILE.npy"]);
 }
 
 #[test]

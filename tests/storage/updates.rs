@@ -172,7 +172,8 @@ fn a_second_process_cannot_write_and_every_process_can_read() {
 #[test]
 fn another_process_compacts_and_a_reader_keeps_what_it_opened() {
     let mut graph = Updated::new(1);
-    let reader = EmbeddedStore::over(live(&graph.graph, OpenMode::Read), View::Latest).unwrap();
+    let reader =
+        EmbeddedStore::from_handle(live(&graph.graph, OpenMode::Read), View::Latest).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let rows = || {
         let mut out = vec![0; ids.len() * 52];

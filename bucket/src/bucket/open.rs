@@ -72,7 +72,7 @@ fn shown(url: &str) -> String {
 
 #[cfg(not(feature = "cloud"))]
 fn cloud(_: &Url) -> Result<(Arc<dyn ObjectStore>, Path), String> {
-    Err("this build knows file:// only; build `lode` with --features object-store".to_owned())
+    Err("this build knows file:// only; build it with object storage".to_owned())
 }
 
 #[cfg(feature = "cloud")]

@@ -93,7 +93,7 @@ pub(crate) fn commit(live: &GraphHandle, value: u32) -> u32 {
 
 /// Returns all rows of a tensor of a folder.
 pub(crate) fn rows(graph: &Path, tensor: &str) -> Vec<u8> {
-    let store = EmbeddedStore::over(open(graph, OpenMode::Read), View::Latest).unwrap();
+    let store = EmbeddedStore::from_handle(open(graph, OpenMode::Read), View::Latest).unwrap();
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut rows = vec![0; 4 * ids.len()];
     store.gather(tensor, &ids, &mut rows).unwrap();

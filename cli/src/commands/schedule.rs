@@ -199,7 +199,7 @@ fn roots(graph: Graph, which: Roots) -> Result<Vec<NodeId>> {
         );
     }
     let mut splits = vec![0; all.len()];
-    EmbeddedStore::of(graph, None)?.gather("split", &all, &mut splits)?;
+    EmbeddedStore::from_graph(graph, None)?.gather("split", &all, &mut splits)?;
     Ok(all.into_iter().zip(splits).filter(|&(_, split)| split == TRAIN).map(|(id, _)| id).collect())
 }
 

@@ -151,7 +151,10 @@ impl Connection {
             let is_alert = !self.stream.is_tls()
                 && self.read_buffer.len() > 0
                 && self.read_buffer.take(1)[0] == TLS_ALERT;
-            let reason = "the server speaks TLS, and was greeted without; give --tls-ca".to_owned();
+            let reason =
+                "the server speaks TLS and this client does not; give the authority of its \
+                          certificate"
+                    .to_owned();
             let address = self.address.clone();
             return Err(if is_alert { ClientError::Handshake { address, reason } } else { error });
         }

@@ -55,7 +55,7 @@ pub enum ClientError {
     /// Servers have a volatile tensor in different ways.
     #[error(
         "{address} has other rows of volatile tensor `{tensor}` than another server; start all servers \
-         with the same --volatile, or declare it under another name"
+         with the same volatile tensors, or declare it under another name"
     )]
     VolatileDiffers {
         /// The server.
@@ -320,8 +320,8 @@ pub enum ClientError {
     },
     /// No server takes puts of a partition.
     #[error(
-        "no server takes puts of partition {part}; {readers} only read it: start its writer (lode serve \
-         --writable), or connect to it as well"
+        "no server takes puts of partition {part}; {readers} only read it: start a writable server of \
+         it, or connect to its writer as well"
     )]
     NoWriter {
         /// The partition.
@@ -352,8 +352,8 @@ pub enum ClientError {
     /// Two servers take puts of a partition, of which one alone may.
     #[error(
         "{address} and {other} both take puts of partition {part}, which has one writer; nothing was \
-         put: stop the one that is wrong, and start it again with --follow and the address of the other, \
-         in a folder without the partition"
+         put: stop the wrong one, and start it again as a follower of the other, in a folder without the \
+         partition"
     )]
     TwoWriters {
         /// The partition.

@@ -166,7 +166,8 @@ impl Client {
         truth: Option<&dyn RowSource>,
     ) -> Result<Tally, ClientError> {
         config.check().unwrap_or_else(|error| panic!("the caller checks: {error}"));
-        let (position, info) = (self.position(&config.tensor)?, self.tensor(&config.tensor)?);
+        let (position, info) =
+            (self.position(&config.tensor)?, self.tensor(&config.tensor)?.info());
         if let Some(truth) = truth {
             let (local, remote) = (truth.tensor(&config.tensor)?.row_bytes(), info.row_bytes());
             if local != remote {

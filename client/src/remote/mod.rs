@@ -38,6 +38,7 @@ mod put;
 mod request;
 mod retry;
 mod round;
+mod tensor;
 #[cfg(test)]
 mod tests;
 mod version;
@@ -48,6 +49,7 @@ pub(crate) use cluster_view::{ClusterView, SharingMode};
 pub(crate) use describe::{ask_server, describe};
 pub use pin::Pin;
 pub use put::PutStats;
+pub use tensor::RemoteTensor;
 pub use version::{CommitOutcome, CompactionRun};
 
 /// Settings of a [`Client`].

@@ -31,7 +31,7 @@ impl EmbeddedSource {
     /// into a later one.
     pub fn at(live: Arc<GraphHandle>, version: u32) -> Result<Self, ClientError> {
         let pinned = Self::version_of(&live, version)?;
-        let store = EmbeddedStore::over(live, View::At(version))?;
+        let store = EmbeddedStore::from_handle(live, View::At(version))?;
         Ok(Self { store, pinned: Some(pinned) })
     }
 
@@ -54,7 +54,7 @@ impl EmbeddedSource {
     /// Returns the stats of a gather of these rows.
     fn stats_of(&self, tensor: &str, ids: &[NodeId]) -> Result<PullStats, ClientError> {
         let (rows, requests) = (ids.len() as u64, u64::from(!ids.is_empty()));
-        let bytes = rows * self.store.tensor(tensor)?.row_bytes() as u64;
+        let bytes = rows * self.store.tensor(tensor)?.spec().row_bytes() as u64;
         Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
     }
 }
@@ -65,7 +65,7 @@ impl RowSource for EmbeddedSource {
     }
 
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError> {
-        Ok(self.store.tensor(name)?.clone())
+        Ok(self.store.tensor(name)?.spec().clone())
     }
 
     fn pinned_version(&self) -> Option<VersionTag> {

@@ -114,8 +114,7 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
             return Ok(());
         }
         let reason = "it would give the partition up, and no server would have it; name the server of \
-                      the folder (--to), leave it at the source too (--keep), or say that it is to be \
-                      so (--unserved)";
+                      the folder, leave it at the source too, or allow it to be unserved";
         return refused(&plan.from, reason);
     };
     if *to == plan.from {
@@ -134,20 +133,19 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
         return Err(ClientError::GraphsDiffer { address, other });
     }
     if !same_graph(&target, &source) || !have_same_tensors(&target, &source) {
-        let reason = "it has other tensors than the source; add or drop them there (`lode import --into`, \
-                      `lode drop-tensor`), or copy graph.toml while it is stopped, if it has no \
-                      partition";
+        let reason = "its tensors differ from those of the source; add or drop tensors there, or, if it has \
+                      no partition, stop it and copy graph.toml";
         return refused(to, reason);
     }
     if !target.roams {
-        return refused(to, "it takes in no partition; start it with --local-parts");
+        return refused(to, "its partitions are fixed; start it with local partitions");
     }
     if !plan.keep && !target.writable {
-        return refused(to, "it takes no puts, and so owns no partition; start it with --writable");
+        return refused(to, "it takes no puts, and so owns no partition; start it writable");
     }
     if plan.keep && (source.writable || target.writable) {
         let reason = "it would be a second server that takes puts, or one that stays as it is while \
-                      another does; have the target follow the source instead: lode serve --follow";
+                      another does; have the target follow the source instead";
         return refused(to, reason);
     }
     Ok(())

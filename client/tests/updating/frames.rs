@@ -139,7 +139,7 @@ fn a_server_that_takes_no_updates_says_what_to_do_and_continues() {
         match answer(&mut plain, request, body) {
             Reply::Failure(failure) => {
                 assert_eq!(failure.code, FailureCode::ReadOnly);
-                assert!(failure.message.contains("--writable"), "{failure}");
+                assert!(failure.message.contains("takes no updates"), "{failure}");
             }
             other => panic!("{other:?}"),
         }

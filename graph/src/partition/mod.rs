@@ -145,7 +145,7 @@ pub enum PartitionError {
     /// SPRING found more clusters than there is memory to merge.
     #[error(
         "merging the {n_clusters} clusters that SPRING found needs {needed_bytes} bytes, and \
-         {max_bytes} are free; a larger --tau finds fewer"
+         {max_bytes} are free; a larger tau finds fewer"
     )]
     MergingMemory {
         /// Clusters found.
@@ -164,7 +164,7 @@ pub enum PartitionError {
         most: u16,
     },
     /// This build has no METIS.
-    #[error("this build has no METIS; build with `cargo build -p lode --features metis`")]
+    #[error("this build has no METIS (cargo feature `metis`)")]
     NoMetis,
     /// METIS refused.
     #[error("METIS cannot partition this graph: {message}")]

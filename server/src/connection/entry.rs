@@ -76,8 +76,8 @@ impl Connection {
         if is_known {
             return Ok(this);
         }
-        let message = "a token is wanted, and this is none or another; give the file that the \
-                       server was started with: --token-file";
+        let message = "the client shows no token, or a wrong one; give the token file that the server \
+                       has";
         this.reject(failure(FailureCode::Unauthenticated, message)).await?;
         Err(ConnectionError::Unauthenticated)
     }

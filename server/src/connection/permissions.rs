@@ -45,12 +45,12 @@ impl Permissions {
         let message = match self {
             Self::Moves => return Ok(()),
             Self::WantsAdminToken => {
-                "partitions are moved by those who show the admin token; give --token-file the file that \
-                 the server was started with: --admin-token-file"
+                "partitions are moved by clients with the admin token; give the file of the admin token \
+                 that the server has"
             }
             Self::Elsewhere => {
                 "partitions are moved over a Unix socket or from the server's own machine; for others \
-                 start the server with --admin-token-file"
+                 start the server with an admin token"
             }
         };
         Err(failure(FailureCode::Unauthenticated, message))

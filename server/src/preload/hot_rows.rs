@@ -43,8 +43,8 @@ pub(super) enum HotRowsError {
     Io { file: PathBuf, source: io::Error },
     #[error("{}: damaged: {reason}; remove it, the next clean stop writes it", file.display())]
     Damaged { file: PathBuf, reason: String },
-    #[error("{}: {field} {expected} was expected, found {found}; remove it, or give another \
-             --state-dir", file.display())]
+    #[error("{}: {field} {expected} was expected, found {found}; remove it, or choose \
+             another state folder", file.display())]
     Foreign { file: PathBuf, field: &'static str, expected: String, found: String },
 }
 

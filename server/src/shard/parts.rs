@@ -281,8 +281,8 @@ impl Shard {
         if self.plan.partitions.roams {
             return Ok(());
         }
-        let message = "the server was started for partitions that stay; start it with --local-parts, \
-                       so that after a restart, too, it serves those that are there";
+        let message = "the server's partitions are fixed; start it with local partitions, so that a \
+                       restart serves those that its folder has";
         Err(failure(FailureCode::Invalid, message))
     }
 

@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_store_returns_its_rows_as_f32() {
         let ring = Ring::new(50, 2, 2);
-        let store = EmbeddedStore::of(ring.import(), None).unwrap();
+        let store = EmbeddedStore::from_graph(ring.import(), None).unwrap();
         let ids: Vec<NodeId> = [7, 0, 49, 7].map(NodeId).to_vec();
         let external: Vec<u32> = ids.iter().map(|id| ring.nodes.external_of[id.index()]).collect();
         let mut out = vec![-1.0; ids.len() * WIDTH];

@@ -187,7 +187,7 @@ impl Importer {
         let staged = Graph::open_on(Arc::clone(&self.device), &self.staging)?;
         for part in book.parts() {
             // One after the other: all of them may be more files than a process may have open.
-            EmbeddedStore::of(staged.clone(), Some(&[part]))?;
+            EmbeddedStore::from_graph(staged.clone(), Some(&[part]))?;
         }
         sync_tree(&*self.device, &self.staging)?;
         self.publish()?;

@@ -82,7 +82,7 @@ fn nan_is_refused_by_row_and_column_or_kept_on_purpose() {
     let mut importer = ring.begin();
     let keep = TensorOptions { nan: NanPolicy::Keep, ..TensorOptions::default() };
     importer.add_tensor("feat", &source, keep, &ring.nodes, &mut |_, _| {}).unwrap();
-    let store = EmbeddedStore::of(ring.commit(importer).unwrap(), None).unwrap();
+    let store = EmbeddedStore::from_graph(ring.commit(importer).unwrap(), None).unwrap();
     let mut out = [0; 12];
     store.gather("feat", &[NodeId(ring.nodes.internal_of[4])], &mut out).unwrap();
     assert_eq!(out, bytes[48..60]);

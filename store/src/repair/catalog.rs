@@ -72,8 +72,8 @@ fn plan_all(
         let Some(plan) = (TensorRepair { actions, graph, part, spec, contents }).plan()? else {
             let reason = format!(
                 "{}; and no whole file of this graph describes the rows of `{}`: nothing here is \
-                 changed; move the partition's folder away and fetch it from a replica (`lode \
-                 transfer --keep`), or bring the files back from a copy and repair again; if \
+                 changed; move the partition's folder away and fetch the partition from a \
+                 replica, or bring the files back from a copy and repair again; if \
                  `graph.toml` is of another graph, move it away first",
                 contents.broken.as_deref().unwrap_or_default(),
                 spec.name

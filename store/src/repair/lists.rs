@@ -35,8 +35,8 @@ pub(super) fn restore(
             all_usable = false;
             let reason = format!(
                 "{reason}; it stays as it is, and rows are served without it; bring the file back \
-                 from a copy, or move the partition's folder away and fetch it from a replica \
-                 (`lode transfer --keep`)"
+                 from a copy, or move the partition's folder away and fetch the partition from a \
+                 replica"
             );
             actions.note_lost(Lost::file(&path, reason));
         }

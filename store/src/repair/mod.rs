@@ -138,8 +138,7 @@ fn restore(
             Some(partition) => catalog::restore(actions, &graph, partition)?,
             None if parts.is_none() => actions.report.absent.push(part.0),
             None => {
-                let reason = "the folder of the partition is missing; fetch it from a replica \
-                              (`lode transfer --keep`)";
+                let reason = "the folder of the partition is missing; fetch it from a replica";
                 let reason = reason.to_owned();
                 actions.note_lost(Lost::file(&graph.part_dir(part), reason));
             }

@@ -23,8 +23,7 @@ use crate::verify::check_segment;
 
 /// Next step for rows that are lost.
 const RESTORE: &str = "bring the file back from a copy and repair again, move the partition's \
-                       folder away and fetch it from a replica (`lode transfer --keep`), or put \
-                       the rows again";
+                       folder away and fetch the partition from a replica, or put the rows again";
 
 /// Planned contents of the catalog for a tensor, planned work on its segment, and its losses.
 pub(super) struct TensorPlan {

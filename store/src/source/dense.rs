@@ -88,7 +88,8 @@ impl DenseSource {
     pub fn open_raw(path: &Path, dtype: Dtype, width: u32) -> Result<Self, SourceError> {
         let (file, map) = (path.to_owned(), map(path)?);
         if map.starts_with(NPY_MAGIC) {
-            let reason = "this is a .npy file; give it without type and width (--raw)";
+            let reason =
+                "this is a .npy file, which names its type and width; give it without them";
             return Err(SourceError::content(path, reason));
         }
         let (width, found_bytes) = (u64::from(width), map.len() as u64);

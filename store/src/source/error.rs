@@ -103,7 +103,7 @@ pub enum SourceError {
     },
     /// Not a number, where that is refused.
     #[error(
-        "{}: row {row}, column {column} is NaN; clean the data, or keep NaN on purpose (--nan keep)",
+        "{}: row {row}, column {column} is NaN; clean the data, or keep NaN on purpose",
         file.display()
     )]
     Nan {

@@ -60,7 +60,7 @@ pub fn open_source(path: &Path) -> Result<Box<dyn TensorSource>, SourceError> {
         _ => Err(SourceError::content(
             path,
             "unknown kind of file; expected .npy, .npz (CSR or dense) or .safetensors; of packed \
-             rows without a header tell type and width (--raw NAME=f32x128)",
+             rows without a header name the type and width too",
         )),
     }
 }

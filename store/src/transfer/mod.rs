@@ -203,7 +203,7 @@ impl Arrival {
         };
         let reason = format!(
             "{} describes the graph otherwise than the source: tensors only here: {}; only there: {}; add \
-             or drop them (`lode import --into`, `lode drop-tensor`), or, where the folder follows the \
+             or drop them, or, where the folder follows the \
              source, remove it and start again",
             self.dir.join(META_FILE).display(),
             only(&here, &coming),

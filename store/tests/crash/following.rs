@@ -45,7 +45,7 @@ fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreEr
 
 /// Returns all rows by tensor.
 fn rows(live: &Arc<GraphHandle>) -> Result<Vec<Vec<u8>>, StoreError> {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+    let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let gather = |tensor: &crate::crash::small::Rows| {
         let mut out = vec![0; ids.len() * tensor.row_bytes];

@@ -70,7 +70,7 @@ fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
 
 /// Returns the number of the tensor's rows; `None` where it is not there.
 fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
-    let store = EmbeddedStore::over(open(crash, OpenMode::Read)?, View::Latest)?;
+    let store = EmbeddedStore::from_handle(open(crash, OpenMode::Read)?, View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut mark = vec![0; ids.len()];
     store.gather("mark", &ids, &mut mark)?;

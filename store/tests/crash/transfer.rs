@@ -92,7 +92,7 @@ fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
 
 /// Checks that the rows of the partition in its new folder are of this put.
 fn check_rows(live: &Arc<GraphHandle>, seq: u32) -> Outcome {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+    let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (BOUNDS[1]..BOUNDS[2]).map(NodeId).collect();
     for rows in TENSORS {
         let mut out = vec![0; ids.len() * rows.row_bytes];

@@ -237,13 +237,13 @@ impl World {
     fn pin(&mut self) -> Finding {
         let Some(live) = &self.live else { return Ok(()) };
         let version = live.version();
-        let store = EmbeddedStore::over(Arc::clone(live), View::At(version))?;
+        let store = EmbeddedStore::from_handle(Arc::clone(live), View::At(version))?;
         self.held.push(Held { store, contents: vec![self.model.frozen[&version]] });
         Ok(())
     }
 
     fn read(&mut self) -> Finding {
-        let store = EmbeddedStore::over(Arc::new(self.open(OpenMode::Read)?), View::Latest)?;
+        let store = EmbeddedStore::from_handle(Arc::new(self.open(OpenMode::Read)?), View::Latest)?;
         self.held.push(Held { store, contents: self.model.visible() });
         Ok(())
     }
@@ -267,7 +267,7 @@ impl World {
             self.check(&held.store, &held.contents, had_struck)?;
         }
         let Some(live) = self.live.clone() else { return Ok(()) };
-        let at = |view| EmbeddedStore::over(Arc::clone(&live), view);
+        let at = |view| EmbeddedStore::from_handle(Arc::clone(&live), view);
         if let Some(seqs) = self.check(&at(View::Latest)?, &self.model.visible(), had_struck)? {
             self.model.saw_latest(&seqs)?;
         }
@@ -323,7 +323,7 @@ impl World {
             Err(error) => return self.excuse(&error, had_struck),
         };
         self.model.could_be(live.version())?;
-        let store = EmbeddedStore::over(Arc::new(live), View::Latest)?;
+        let store = EmbeddedStore::from_handle(Arc::new(live), View::Latest)?;
         self.check(&store, &self.model.visible(), had_struck).map(drop)
     }
 
@@ -352,7 +352,7 @@ impl World {
     /// Settles the model after an opening, which has decided what was in doubt.
     fn settle(&mut self, live: &Arc<GraphHandle>) -> Finding {
         self.model.settle(live.version())?;
-        let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+        let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
         let seqs = all_seqs(&store)??;
         allowed(&seqs, &self.model.visible())?;
         self.model.saw_latest(&seqs)?;

@@ -26,7 +26,7 @@ fn without_new_threads_puts_and_commits_reach_all_partitions() {
     let graph = Graph::open(&dir.path().join("graph")).unwrap();
     let versions = graph.book().parts().map(|part| graph.catalog(part)?.current_version());
     assert_eq!(versions.collect::<Result<Vec<_>, _>>().unwrap(), [4, 4]);
-    let store = EmbeddedStore::of(graph, None).unwrap();
+    let store = EmbeddedStore::from_graph(graph, None).unwrap();
     check_put(&store);
 }
 
@@ -63,7 +63,7 @@ fn puts(dir: &Path) {
     refuse_threads();
     live.put_rows("feat", &ids, &vec![77; ids.len() * 99]).unwrap();
     assert_eq!(live.commit_version().unwrap(), 4);
-    let store = EmbeddedStore::over(live, View::At(4)).unwrap();
+    let store = EmbeddedStore::from_handle(live, View::At(4)).unwrap();
     check_put(&store);
     // As a kill leaves it: RocksDB closes with threads of its own.
     std::mem::forget(store);

@@ -35,7 +35,8 @@ fn two_writers_of_a_partition_are_named_and_nothing_is_put_or_committed() {
         let text = error.to_string();
         assert!(matches!(error, ClientError::TwoWriters { part: PART, .. }), "{text}");
         assert!(
-            [&a, &b].iter().all(|it| text.contains(*it)) && text.contains("--follow"),
+            [&a, &b].iter().all(|it| text.contains(*it))
+                && text.contains("a follower of the other"),
             "{text}"
         );
     }

@@ -274,7 +274,7 @@ fn a_follower_keeps_within_its_disk() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(version_of(&follower), 1);
     let log = follower.stop_and_take_log();
-    assert!(log.contains("brings the folder to") && log.contains("raise --disk"), "{log}");
+    assert!(log.contains("brings the folder to") && log.contains("raise that limit"), "{log}");
     let follower = home.follow(&dir, "").unwrap();
     wait_for("it follows again", || version_of(&follower) == 2);
     wait_for("partition 0 has come", || dir.join("part-000").exists());

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use lodestore_graph::create_partial;
+
 use super::format::{self, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity};
 
@@ -21,7 +23,9 @@ impl Folder {
     pub(crate) fn open(dir: &Path, resume: bool) -> Result<Self, CheckpointError> {
         make_durable(dir)?;
         let path = dir.join("lock");
-        let lock = File::create(&path).map_err(io_error(&path, "create"))?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false);
+        let lock = options.open(&path).map_err(io_error(&path, "create"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -79,7 +83,7 @@ impl Folder {
     /// new checkpoint.
     pub(super) fn save(&self, bytes: &[u8]) -> Result<(), CheckpointError> {
         let (path, partial) = (self.path(), self.dir.join("checkpoint.partial"));
-        let mut file = File::create(&partial).map_err(io_error(&partial, "create"))?;
+        let mut file = create_partial(&partial).map_err(io_error(&partial, "create"))?;
         file.write_all(bytes).map_err(io_error(&partial, "write"))?;
         file.sync_all().map_err(io_error(&partial, "sync"))?;
         fs::rename(&partial, &path).map_err(io_error(&path, "replace"))?;

@@ -262,6 +262,17 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
+    // A link where a file is written is replaced, not followed.
+    let others = path.join("others");
+    fs::write(&others, b"others").unwrap();
+    fs::remove_file(path.join("lock")).unwrap();
+    for name in ["lock", "checkpoint.partial"] {
+        std::os::unix::fs::symlink(&others, path.join(name)).unwrap();
+    }
+    let linked = Folder::open(&path, true).unwrap();
+    linked.save(&encode(&last)).unwrap();
+    assert_eq!(fs::read(&others).unwrap(), b"others");
+    drop(linked);
     // A checkpoint that was cut off by a crash is ignored.
     fs::write(path.join("checkpoint.partial"), b"LODE").unwrap();
     let folder = Folder::open(&path, true).unwrap();

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lodestore_graph::create_partial;
 use serde::{Deserialize, Serialize};
 
 use super::RowStore;
@@ -99,7 +100,7 @@ impl WorkFolder {
         rows.sync()?;
         let state = State { identity: self.identity.clone(), place };
         let partial = self.dir.join(format!("{STATE}.partial"));
-        let mut file = File::create(&partial)?;
+        let mut file = create_partial(&partial)?;
         file.write_all(&serde_json::to_vec(&state)?)?;
         file.sync_all()?;
         fs::rename(&partial, self.dir.join(STATE))?;

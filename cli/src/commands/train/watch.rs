@@ -85,7 +85,7 @@ impl Watched {
         let ranges = book.parts().map(|part| book.range(part));
         let first = ranges.filter(|range| !range.is_empty()).map(|range| NodeId(range.start));
         let ids: Vec<NodeId> = first.collect();
-        let mut rows = vec![0; ids.len() * self.client.tensor(&self.tensor)?.row_bytes()];
+        let mut rows = vec![0; ids.len() * self.client.tensor(&self.tensor)?.info().row_bytes()];
         self.client.pull(&self.tensor, &ids, &mut rows, PullKind::Vector).map(drop)
     }
 }

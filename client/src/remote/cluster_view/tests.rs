@@ -42,7 +42,7 @@ fn puts_of_a_partition_want_one_writer_and_the_error_says_what_to_do() {
     let others = [in_role(2, 2, &[(0, Follower)]), in_role(3, 3, &[(0, Reader)])];
     assert_eq!(writer([&others[..], &[one()]].concat()).unwrap(), 2);
     let none = writer(others.to_vec()).unwrap_err().to_string();
-    assert!(none.contains("127.0.0.1:2, 127.0.0.1:3") && none.contains("--writable"), "{none}");
+    assert!(none.contains("127.0.0.1:2, 127.0.0.1:3") && none.contains("writable"), "{none}");
     assert!(matches!(
         writer(vec![in_role(1, 1, &[(1, Writer)])]),
         Err(ClientError::NoReplica { part: PartId(0) })
@@ -51,7 +51,7 @@ fn puts_of_a_partition_want_one_writer_and_the_error_says_what_to_do() {
     let two = view.writer_of(PartId(0)).unwrap_err();
     assert!(matches!(two, ClientError::TwoWriters { part: PartId(0), .. }), "{two}");
     let two = two.to_string();
-    let says = ["127.0.0.1:1", "127.0.0.1:4", "--follow", "nothing was put"];
+    let says = ["127.0.0.1:1", "127.0.0.1:4", "a follower of the other", "nothing was put"];
     assert!(says.iter().all(|it| two.contains(it)), "{two}");
     assert_eq!(view.writer_of(PartId(1)).unwrap(), 0, "the other partition has one");
     // Two addresses of one server.

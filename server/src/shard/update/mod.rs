@@ -287,8 +287,7 @@ impl Shard {
             let message = format!("this server follows {writers}, which takes puts and commits");
             return Err(failure(FailureCode::ReadOnly, message));
         }
-        let message = "the server was started without --writable and takes no updates; start it \
-                       with --writable, or write to another that was";
+        let message = "the server takes no updates; start it writable, or write to one that is";
         Err(failure(FailureCode::ReadOnly, message))
     }
 }

@@ -92,7 +92,7 @@ fn the_deltas_that_a_damaged_later_segment_has_taken_in_are_kept() {
             let version = if commits_after { 4 } else { 3 };
             assert_eq!(live.version(), version);
             assert_eq!(live.commit_version().unwrap(), version + 1);
-            let store = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+            let store = EmbeddedStore::from_handle(Arc::clone(&live), View::Latest).unwrap();
             let mut out = vec![0; 99];
             for id in
                 (0..N_NODES / 2).step_by(11).filter(|id| was[&("feat".to_owned(), *id)].is_some())

@@ -76,7 +76,7 @@ fn a_segment_that_is_not_whole_beside_a_lost_catalog_is_reported_and_nothing_is_
         let [lost] = &report.lost[..] else { panic!("{part:?}: {report:?}") };
         assert!(lost.file.ends_with("part-001/catalog"), "{part:?}: {lost:?}");
         assert!(lost.reason.contains("of `feat`: nothing here is changed"), "{lost:?}");
-        assert!(lost.reason.contains("`lode transfer --keep`"), "{lost:?}");
+        assert!(lost.reason.contains("from a replica"), "{lost:?}");
         assert!(!patient.verify().ok);
         fs::write(patient.path(FEAT), sound).unwrap();
         let report = patient.repair();

@@ -60,7 +60,7 @@ fn damaged_topology_stays_where_it_is_and_rows_are_served() {
     {
         let report = check(plain(), damage, Lost(0), "topology");
         assert_eq!((report.done.len(), report.quarantined.len(), report.lost.len()), (0, 0, 1));
-        assert!(report.lost[0].reason.contains("`lode transfer --keep`"), "{report:?}");
+        assert!(report.lost[0].reason.contains("from a replica"), "{report:?}");
     }
     let both = |p: &Patient| {
         p.damage(TOPOLOGY, PAGE + 8, 1);

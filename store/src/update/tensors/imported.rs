@@ -33,7 +33,7 @@ impl GraphHandle {
         let mut tensor = self.new_tensor(spec, SegmentCodec::Raw)?;
         let n_rows = tensor.rows_left();
         let mut n_done = 0;
-        let ids = EmbeddedStore::over(Arc::clone(self), View::Latest)?;
+        let ids = EmbeddedStore::from_handle(Arc::clone(self), View::Latest)?;
         let rows_of = |nodes: &[NodeId]| -> Result<Vec<u32>, StoreError> {
             let mut external = vec![0; nodes.len() * size_of::<i64>()];
             ids.gather(EXTERNAL_ID_TENSOR, nodes, &mut external)?;

@@ -98,7 +98,7 @@ impl Pair {
     fn assert_same(&self, follower: &Arc<GraphHandle>) {
         for (name, _) in TENSORS {
             let rows = |live: &Arc<GraphHandle>| {
-                let store = EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap();
+                let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap();
                 let width = live.graph().tensor(name).unwrap().row_bytes();
                 let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
                 let mut out = vec![0; ids.len() * width];

@@ -109,11 +109,11 @@ fn compact(live: &GraphHandle) -> u64 {
 }
 
 fn latest(live: &Arc<GraphHandle>) -> EmbeddedStore {
-    EmbeddedStore::over(Arc::clone(live), View::Latest).unwrap()
+    EmbeddedStore::from_handle(Arc::clone(live), View::Latest).unwrap()
 }
 
 fn at(live: &Arc<GraphHandle>, version: u32) -> Result<EmbeddedStore, StoreError> {
-    EmbeddedStore::over(Arc::clone(live), View::At(version))
+    EmbeddedStore::from_handle(Arc::clone(live), View::At(version))
 }
 
 /// Returns the put that each row of a tensor is of; fails the test for a mix.

@@ -63,7 +63,7 @@ fn a_new_tensor_is_like_one_that_was_imported_at_every_version() {
 }
 
 fn rows_over(live: &Arc<GraphHandle>, tensor: &str) -> Result<Vec<u8>, StoreError> {
-    let store = EmbeddedStore::over(Arc::clone(live), View::Latest)?;
+    let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..live.graph().meta().nodes).map(NodeId).collect();
     let mut out = vec![0; ids.len() * store.tensor(tensor)?.row_bytes()];
     store.gather(tensor, &ids, &mut out).map(|()| out)
@@ -83,7 +83,7 @@ fn a_tensor_comes_to_all_partitions_of_a_machine_or_to_none() {
 fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
-    let before = EmbeddedStore::over(Arc::clone(&live), View::Latest).unwrap();
+    let before = EmbeddedStore::from_handle(Arc::clone(&live), View::Latest).unwrap();
     put(&live, "feat", &[3, 40], 1);
     write(&live, "emb", 50, 1000);
     let mut expected = rows(50);

@@ -84,7 +84,7 @@ fn open_part(dir: &Path, part: PartId, mode: OpenMode) -> Arc<GraphHandle> {
 }
 
 fn rows_in(live: &Arc<GraphHandle>, ids: &[NodeId], view: View) -> Vec<Vec<u8>> {
-    let store = EmbeddedStore::over(Arc::clone(live), view).unwrap();
+    let store = EmbeddedStore::from_handle(Arc::clone(live), view).unwrap();
     let rows = |(name, width): &(&str, usize)| {
         let mut out = vec![0; ids.len() * width];
         store.gather(name, ids, &mut out).unwrap();

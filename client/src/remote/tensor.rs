@@ -1,0 +1,61 @@
+//! A tensor of a client's servers, with rows of Rust's types.
+
+use lodestore_graph::NodeId;
+use lodestore_store::{Element, StoreError};
+
+use super::Client;
+use crate::error::ClientError;
+use crate::source::TensorInfo;
+
+/// A tensor of a client's servers.
+#[derive(Clone, Copy)]
+pub struct RemoteTensor<'a> {
+    client: &'a Client,
+    info: &'a TensorInfo,
+}
+
+impl Client {
+    /// Returns the tensor called `name`.
+    ///
+    /// # Errors
+    /// The graph has no tensor of that name.
+    pub fn tensor(&self, name: &str) -> Result<RemoteTensor<'_>, ClientError> {
+        Ok(RemoteTensor { client: self, info: &self.tensors[self.position(name)?] })
+    }
+}
+
+impl<'a> RemoteTensor<'a> {
+    /// Returns name, type and width.
+    #[must_use]
+    pub fn info(&self) -> &'a TensorInfo {
+        self.info
+    }
+
+    /// Returns the rows of `ids`, in their order, one after the other: `ids.len() * width` elements.
+    /// It is a SyncPull.
+    ///
+    /// # Errors
+    /// The tensor's elements are of another type than `T`. Else see
+    /// [`RowSource::pull`](crate::RowSource::pull).
+    pub fn gather<T: Element>(&self, ids: &[NodeId]) -> Result<Vec<T>, ClientError> {
+        let mut rows = vec![T::zeroed(); ids.len() * self.info.width as usize];
+        self.gather_into(ids, &mut rows)?;
+        Ok(rows)
+    }
+
+    /// Like [`RemoteTensor::gather`], into memory of the caller.
+    ///
+    /// # Errors
+    /// Those of [`RemoteTensor::gather`]; `out` has another length.
+    pub fn gather_into<T: Element>(
+        &self,
+        ids: &[NodeId],
+        out: &mut [T],
+    ) -> Result<(), ClientError> {
+        if T::DTYPE != self.info.dtype {
+            let (tensor, found) = (self.info.name.clone(), T::DTYPE);
+            return Err(StoreError::ElementType { tensor, expected: self.info.dtype, found }.into());
+        }
+        self.client.sync_pull(&self.info.name, ids, bytemuck::cast_slice_mut(out)).map(drop)
+    }
+}

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use lodestore_client::{Client, ClientConfig, ClientError, RowSource, Security};
+use lodestore_client::{Client, ClientConfig, ClientError, Security};
 use lodestore_graph::NodeId;
 use lodestore_schema::hello::{hello, plain_hello};
 use lodestore_schema::limits::{HELLO_BYTES, WIRE_VERSION};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::npy::NpyType;
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::{EmbeddedStore, Graph, OpenOptions, ReaderKind};
+use lodestore_store::{EmbeddedStore, OpenOptions, ReaderKind};
 
 use testing::graph::{Source, shuffled_ids};
 use testing::process::{command, lode, lode_line, wait};

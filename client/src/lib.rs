@@ -40,6 +40,7 @@ pub mod gather_queue;
 pub mod halo_buffer;
 mod health;
 pub mod hot_set_cache;
+pub mod keep;
 mod latency_estimate;
 pub mod load_stats;
 pub mod loader;

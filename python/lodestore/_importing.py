@@ -144,7 +144,7 @@ class _Scratch:
         """Replaces the paths of files by the arguments that they stand for."""
         for path, argument in self._arguments.items():
             text = text.replace(str(path), argument)
-        return text.replace("(--nan keep)", '(nan="keep")')
+        return text.replace("keep NaN on purpose", 'keep NaN on purpose (nan="keep")')
 
     def __enter__(self) -> _Scratch:
         return self

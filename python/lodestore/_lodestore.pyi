@@ -111,7 +111,7 @@ class Graph:
         worker: int = 0,
         window: int = 16,
         together: int = 8,
-        policy: Literal["oracle", "none"] = "oracle",
+        policy: Literal["oracle", "hot", "none"] = "oracle",
         memory: int | None = None,
     ) -> Batches: ...
     def commit(self) -> int: ...

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lodestore_client::PullKind;
+use lodestore_client::keep::Keep;
 use lodestore_client::prefetch::Window;
-use lodestore_client::scheduled::{IterationConfig, Retention};
+use lodestore_client::scheduled::IterationConfig;
 use lodestore_client::source::{TensorInfo, VersionTag};
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::Deal;
@@ -376,7 +377,8 @@ impl Graph {
     ///
     /// - worker: the worker whose batches they are.
     /// - window, together: most batches that are loading or ready, and under one read plan.
-    /// - policy: "oracle" retains the rows with the nearest next use, "none" retains none.
+    /// - policy: "oracle" keeps the rows with the nearest next use, "hot" those that an epoch uses
+    ///   most (RapidGNN's hot sets), "none" keeps none.
     /// - memory: most bytes of rows, retained and prepared ahead; None: a sixteenth of the free memory.
     ///
     /// Raises UnknownTensorError, ScheduleError.
@@ -393,17 +395,19 @@ impl Graph {
         policy: &str,
         memory: Option<u64>,
     ) -> PyResult<Batches> {
-        let retention = match policy {
-            "oracle" => Retention::Oracle,
-            "none" => Retention::Nothing,
+        let keep = match policy {
+            "oracle" => Keep::Oracle,
+            "hot" => Keep::Hot,
+            "none" => Keep::Nothing,
             _ => {
-                let words = format!("policy must be \"oracle\" or \"none\", found {policy:?}");
+                let words =
+                    format!("policy must be \"oracle\", \"hot\" or \"none\", found {policy:?}");
                 return Err(PyValueError::new_err(words));
             }
         };
         let memory_bytes = memory.unwrap_or_else(default_memory_bytes);
         let window = Window { n_batches: window, together };
-        let config = IterationConfig { worker, first: 0, window, retention, memory_bytes };
+        let config = IterationConfig { worker, first: 0, window, keep, memory_bytes };
         Ok(Batches::new(slf.clone().unbind(), schedule.unbind(), tensors, config)?)
     }
 

@@ -1,6 +1,5 @@
 //! An open graph of one process: its rows, its edges and its maps of ids.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -216,7 +215,7 @@ impl OpenGraph {
             return Ok(topology);
         }
         let opened = match &self.backend {
-            Backend::Files(files) => open_topology(files.live.graph())?,
+            Backend::Files(files) => files.live.graph().open_topology()?,
             Backend::Servers(servers) => servers.open_topology()?,
         };
         Ok(self.topology.get_or_init(|| Arc::new(opened)))
@@ -350,15 +349,8 @@ impl Servers {
                 "{path}: another graph than that of the servers; name a folder of theirs"
             )));
         }
-        open_topology(&graph)
+        Ok(graph.open_topology()?)
     }
-}
-
-fn open_topology(graph: &Graph) -> Result<Topology, Error> {
-    let book = graph.book();
-    let uuid = *graph.uuid().as_bytes();
-    let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-    Ok(Topology::open(&paths, book, uuid)?)
 }
 
 /// Returns the nodes of a split by its name, ascending.

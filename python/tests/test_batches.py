@@ -60,7 +60,8 @@ def test_schedules(graph: lodestore.Graph, tmp_path: Path, sample: Sample) -> No
 
 
 @pytest.mark.parametrize(
-    ("policy", "memory"), [("oracle", None), ("oracle", 200_000), ("none", None)]
+    ("policy", "memory"),
+    [("oracle", None), ("oracle", 200_000), ("hot", None), ("hot", 200_000), ("none", None)],
 )
 @pytest.mark.parametrize(("window", "together"), [(16, 8), (1, 1), (0, 1)])
 def test_batches_have_their_rows(
@@ -350,7 +351,7 @@ def commit_ones(graph: lodestore.Graph) -> np.ndarray:
     return new
 
 
-@pytest.mark.parametrize("policy", ["oracle", "none"])
+@pytest.mark.parametrize("policy", ["oracle", "hot", "none"])
 @pytest.mark.parametrize("taken", [0, 3])
 def test_an_iteration_keeps_to_the_version_of_its_start(
     copied: Sample, tmp_path: Path, policy: Any, taken: int

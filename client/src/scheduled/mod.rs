@@ -3,36 +3,29 @@
 //! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
 //! all that it needs, for callers without such a scope.
 
+mod planned;
+
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, Scope};
 use std::time::Duration;
 
-use lodestore_graph::NodeId;
 use lodestore_graph::batch::Batch;
 use lodestore_graph::fork::Generation;
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_graph::schedule::{NEVER, NextUses, Schedule, ScheduleError};
+use lodestore_graph::schedule::{Schedule, ScheduleError};
 
 use crate::budget::RowBudget;
 use crate::buffer::RowBuffer;
 use crate::error::ClientError;
+use crate::keep::Keep;
 use crate::load_stats::LoadStats;
-use crate::loader::{BatchLoader, RowResidency};
-use crate::oracle_tier::{OracleTier, TierFill};
+use crate::loader::BatchLoader;
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
 use crate::source::{PullKind, RowSource, VersionTag};
-
-/// Policy for the rows that stay in memory between batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retention {
-    /// No row stays.
-    Nothing,
-    /// The rows with the nearest next use stay (Belady's MIN).
-    Oracle,
-}
+pub use planned::{PlannedBatches, PlannedConfig};
 
 /// Settings of an iteration over the batches of one worker of a schedule.
 #[derive(Clone, Debug)]
@@ -44,8 +37,8 @@ pub struct IterationConfig {
     /// Bounds of the batches that are prepared ahead.
     pub window: Window,
     /// The rows that stay in memory.
-    pub retention: Retention,
-    /// Most bytes of rows: those of the first tensor that are retained or prepared ahead, and those of
+    pub keep: Keep,
+    /// Most bytes of rows: those of the first tensor that are kept or prepared ahead, and those of
     /// the other tensors for two batches.
     pub memory_bytes: u64,
 }
@@ -78,16 +71,16 @@ pub struct IterationStats {
     pub window: PrefetchStats,
     /// Loads of rows of the first tensor, over the batches that were returned.
     pub load: LoadStats,
-    /// Rows that were pulled before the first batch.
+    /// Rows that were pulled to be kept: before the first batch, and hot sets of later epochs.
     pub filled_rows: u64,
-    /// Most rows of the first tensor that are retained.
+    /// Most rows of the first tensor that are kept for an epoch.
     pub capacity_rows: u64,
 }
 
 impl ScheduledBatches {
     /// Starts a thread that prepares batches of a schedule of the source's graph.
     ///
-    /// The rows of `tensors[0]` are prefetched and retained; those of the others are pulled batch
+    /// The rows of `tensors[0]` are prefetched and kept; those of the others are pulled batch
     /// by batch. All are of one version, whatever is committed meanwhile: that of `source`.
     ///
     /// # Errors
@@ -220,20 +213,22 @@ impl IterationWorker {
     }
 
     fn send_batches(&self) -> Result<(), ClientError> {
-        let (batches, window, filled) = self.batches()?;
-        self.stats.lock().ignore_poison().filled_rows = filled.remote_rows;
-        let batches: Arc<dyn BatchSource> = Arc::new(batches);
         thread::scope(|scope| {
+            let (batches, window) = self.batches(scope)?;
+            let batches = Arc::new(batches);
+            let source: Arc<dyn BatchSource + '_> = Arc::clone(&batches) as _;
             let loader = self.loader.clone();
             let first = self.config.first;
-            let mut prefetcher = Prefetcher::start(scope, batches, loader, window, first);
+            let per_epoch = self.schedule.n_batches(self.config.worker);
+            let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
             for index in first.. {
                 if self.stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }
                 let Some(prepared) = prefetcher.next_batch()? else { return Ok(()) };
                 let others = self.rows_of_others(&prepared.batch)?;
-                self.record(prefetcher.stats(), &prepared.load);
+                let filled_rows = batches.pulled_until(index / per_epoch).remote_rows;
+                self.record(prefetcher.stats(), &prepared.load, filled_rows);
                 let batch = ScheduledBatch { index, prepared, others };
                 if self.sender.send(Ok(batch)).is_err() {
                     return Ok(());
@@ -243,40 +238,44 @@ impl IterationWorker {
         })
     }
 
-    /// Returns the batches, the window that fits the memory, and the cost of filling the tier.
-    fn batches(&self) -> Result<(ScheduledSource, Window, LoadStats), ClientError> {
+    /// Returns the batches, and the window that fits the memory.
+    fn batches<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Result<(PlannedBatches<'scope>, Window), ClientError> {
         let config = &self.config;
         let schedule = &self.schedule;
         let n_nodes = schedule.n_nodes() as usize;
         let row_bytes = self.loader.row_bytes();
         let max_nodes = schedule.max_ids() as usize;
-        let n_hot = if config.retention == Retention::Oracle { n_nodes.div_ceil(2) } else { 0 };
+        // Two sets of this many rows are in memory.
+        let n_hot = match config.keep {
+            Keep::Nothing => 0,
+            Keep::Hot => n_nodes,
+            Keep::Oracle => n_nodes.div_ceil(2),
+        };
         let wanted = RowBudget { n_hot, window: config.window.n_batches };
-        // With memory for less than a batch, no row is retained and no batch prepared ahead.
+        // With memory for less than a batch, no row is kept and no batch prepared ahead.
         let least = RowBudget { n_hot: 0, window: 0 };
         let others_bytes = self.others_row_bytes.saturating_mul(2 * max_nodes) as u64;
         let memory_bytes = config.memory_bytes.saturating_sub(others_bytes);
         let budget = wanted.fit(memory_bytes, max_nodes, row_bytes).unwrap_or(least);
-        let window = Window { n_batches: budget.window, ..config.window };
-        let n_slots = budget.n_hot.saturating_mul(2).min(n_nodes);
-        let per_worker = schedule.n_batches(config.worker);
-        let end = per_worker.saturating_mul(schedule.spec().epochs);
-        let mut tier = None;
-        let mut filled = LoadStats::default();
-        if n_slots > 0 && config.first < end {
-            let soonest = soonest(schedule, config, n_slots)?;
-            let fill = TierFill { soonest: &soonest, most_rows: max_nodes.max(1) };
-            let numbers = config.first..end;
-            let (planned, took) =
-                OracleTier::filled(n_slots, &self.loader, schedule.n_nodes(), &numbers, fill)?;
-            filled = took;
-            tier = Some((Arc::new(planned), next_uses(schedule, config.worker, &self.path)?));
-        }
-        self.stats.lock().ignore_poison().capacity_rows = n_slots as u64;
-        let schedule = Arc::clone(schedule);
-        let worker = config.worker;
-        let first = config.first;
-        Ok((ScheduledSource { schedule, worker, first, tier }, window, filled))
+        let keep = if budget.n_hot > 0 { config.keep } else { Keep::Nothing };
+        let planned = PlannedConfig {
+            worker: config.worker,
+            first: config.first,
+            keep,
+            n_hot: budget.n_hot,
+            fill_rows: max_nodes.max(1),
+        };
+        let batches = PlannedBatches::start(scope, schedule, &self.path, &self.loader, planned)?;
+        let capacity_rows = match keep {
+            Keep::Nothing => 0,
+            Keep::Hot => budget.n_hot,
+            Keep::Oracle => budget.n_hot.saturating_mul(2).min(n_nodes),
+        };
+        self.stats.lock().ignore_poison().capacity_rows = capacity_rows as u64;
+        Ok((batches, Window { n_batches: budget.window, ..config.window }))
     }
 
     fn rows_of_others(&self, batch: &Batch) -> Result<Vec<RowBuffer>, ClientError> {
@@ -293,95 +292,11 @@ impl IterationWorker {
         self.others.iter().map(pull).collect()
     }
 
-    fn record(&self, window: PrefetchStats, load: &LoadStats) {
+    fn record(&self, window: PrefetchStats, load: &LoadStats, filled_rows: u64) {
         let mut stats = self.stats.lock().ignore_poison();
+        stats.filled_rows = filled_rows;
         stats.window = window;
         stats.load += *load;
-    }
-}
-
-/// The batches of one worker, with the tier of retained rows and the next use of each row.
-struct ScheduledSource {
-    schedule: Arc<Schedule>,
-    worker: u32,
-    /// Number of the first batch.
-    first: u32,
-    tier: Option<(Arc<OracleTier>, NextUses)>,
-}
-
-impl BatchSource for ScheduledSource {
-    fn n_batches(&self) -> u32 {
-        self.schedule.n_batches(self.worker).saturating_mul(self.schedule.spec().epochs)
-    }
-
-    fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError> {
-        let per_epoch = self.schedule.n_batches(self.worker);
-        let epoch = index / per_epoch;
-        let position = index % per_epoch;
-        // Taken before anything can fail: a dropped turn releases the ones that wait for it.
-        let kept: RowResidency = match &self.tier {
-            None => None,
-            Some((tier, uses)) => {
-                let mut turn = tier.turn(index);
-                let mut next = uses.get(epoch, position)?;
-                for next in next.iter_mut().filter(|next| **next != NEVER) {
-                    *next -= self.first;
-                }
-                turn.announce(next);
-                Some(Box::new(turn))
-            }
-        };
-        Ok((self.schedule.get(self.worker, epoch, position)?, kept))
-    }
-
-    fn end_of_epoch(&self, index: u32) -> u32 {
-        let per_epoch = self.schedule.n_batches(self.worker).max(1);
-        (index / per_epoch + 1).saturating_mul(per_epoch)
-    }
-}
-
-/// Returns the first `n` rows that the rest of the first epoch uses, in that order. Each has the
-/// number of its batch, counted from the first of the iteration.
-fn soonest(
-    schedule: &Schedule,
-    config: &IterationConfig,
-    n: usize,
-) -> Result<Vec<(NodeId, u32)>, ClientError> {
-    let per_epoch = schedule.n_batches(config.worker);
-    let epoch = config.first / per_epoch;
-    let first = config.first % per_epoch;
-    let mut is_seen = vec![false; schedule.n_nodes() as usize];
-    let mut soonest = Vec::new();
-    for (number, position) in (0..).zip(first..per_epoch) {
-        if soonest.len() >= n {
-            break;
-        }
-        for node in schedule.get(config.worker, epoch, position)?.nodes {
-            if !std::mem::replace(&mut is_seen[node.index()], true) {
-                soonest.push((node, number));
-            }
-        }
-    }
-    soonest.truncate(n);
-    Ok(soonest)
-}
-
-/// Computes the next uses in a file of this iteration: beside the schedule, or in the temporary
-/// folder when that is not writable.
-fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
-    static MADE: AtomicU32 = AtomicU32::new(0);
-    let process = std::process::id();
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".next-uses-{worker}-{process}-{number}-{since:x}"));
-    let beside = PathBuf::from(beside);
-    match NextUses::of(schedule, worker, &beside) {
-        Err(ScheduleError::Io { .. }) => {
-            let name = beside.file_name().unwrap_or_default();
-            Ok(NextUses::of(schedule, worker, &std::env::temp_dir().join(name))?)
-        }
-        uses => Ok(uses?),
     }
 }
 

@@ -1,12 +1,13 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use lodestore_graph::PartitionBook;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartitionBook};
 use tempfile::TempDir;
 
+use super::planned::soonest;
 use super::*;
 use crate::testing::{ROW_BYTES, TestSource, rows_of};
 
@@ -45,12 +46,12 @@ fn schedule() -> (TempDir, PathBuf, Arc<Schedule>) {
     (dir, path, schedule)
 }
 
-fn config(retention: Retention) -> IterationConfig {
+fn config(keep: Keep) -> IterationConfig {
     IterationConfig {
         worker: 0,
         first: 0,
         window: Window { n_batches: 4, together: 2 },
-        retention,
+        keep,
         memory_bytes: 1 << 20,
     }
 }
@@ -104,8 +105,8 @@ fn all_batches_come_in_order_with_the_rows_of_every_tensor() {
     let run = schedule();
     let n_batches = EPOCHS * run.2.n_batches(0);
     assert!(n_batches >= 10);
-    for retention in [Retention::Nothing, Retention::Oracle] {
-        let (source, config) = (source(u64::MAX), config(retention));
+    for keep in [Keep::Nothing, Keep::Hot, Keep::Oracle] {
+        let (source, config) = (source(u64::MAX), config(keep));
         let batches = start(&source, &run, &config);
         assert_eq!(checked(&batches, &run.2), (0..n_batches).collect::<Vec<_>>());
         assert!(batches.next_within(TIME).unwrap().unwrap().is_none(), "the end stays");
@@ -118,15 +119,19 @@ fn all_batches_come_in_order_with_the_rows_of_every_tensor() {
 #[test]
 fn retained_rows_are_pulled_once() {
     let run = schedule();
-    let read = |retention| {
-        let batches = start(&source(u64::MAX), &run, &config(retention));
+    let read = |keep| {
+        let batches = start(&source(u64::MAX), &run, &config(keep));
         checked(&batches, &run.2);
         batches.stats()
     };
-    let oracle = read(Retention::Oracle);
+    let oracle = read(Keep::Oracle);
     assert_eq!(oracle.capacity_rows, u64::from(N_NODES));
     assert_eq!(oracle.load.remote_rows + oracle.filled_rows, u64::from(N_NODES));
-    let nothing = read(Retention::Nothing);
+    // A set of all rows is pulled once, and the next one takes them over.
+    let hot = read(Keep::Hot);
+    assert_eq!(hot.capacity_rows, u64::from(N_NODES));
+    assert_eq!((hot.filled_rows, hot.load.remote_rows), (u64::from(N_NODES), 0));
+    let nothing = read(Keep::Nothing);
     assert_eq!((nothing.capacity_rows, nothing.filled_rows), (0, 0));
     let met = oracle.window.ready + oracle.window.waited + oracle.window.default_path;
     assert_eq!(met, u64::from(EPOCHS * run.2.n_batches(0)));
@@ -136,15 +141,16 @@ fn retained_rows_are_pulled_once() {
 #[test]
 fn memory_bounds_the_retained_rows() {
     let run = schedule();
-    for memory_bytes in [0, 40, 400, 800] {
-        let config = IterationConfig { memory_bytes, ..config(Retention::Oracle) };
-        let batches = start(&source(u64::MAX), &run, &config);
-        checked(&batches, &run.2);
-        let stats = batches.stats();
-        assert!(
-            stats.capacity_rows * ROW_BYTES as u64 <= memory_bytes,
-            "{memory_bytes}: {stats:?}"
-        );
+    for keep in [Keep::Oracle, Keep::Hot] {
+        for memory_bytes in [0, 40, 400, 800] {
+            let config = IterationConfig { memory_bytes, ..config(keep) };
+            let batches = start(&source(u64::MAX), &run, &config);
+            checked(&batches, &run.2);
+            let stats = batches.stats();
+            let n_sets = if keep == Keep::Hot { 2 } else { 1 };
+            let kept_bytes = n_sets * stats.capacity_rows * ROW_BYTES as u64;
+            assert!(kept_bytes <= memory_bytes, "{keep:?}, {memory_bytes}: {stats:?}");
+        }
     }
 }
 
@@ -153,7 +159,7 @@ fn an_iteration_begins_at_any_batch() {
     let run = schedule();
     let n_batches = EPOCHS * run.2.n_batches(0);
     for first in [1, run.2.n_batches(0), n_batches - 1, n_batches] {
-        let config = IterationConfig { first, ..config(Retention::Oracle) };
+        let config = IterationConfig { first, ..config(Keep::Oracle) };
         let batches = start(&source(u64::MAX), &run, &config);
         assert_eq!(checked(&batches, &run.2), (first..n_batches).collect::<Vec<_>>());
     }
@@ -162,19 +168,21 @@ fn an_iteration_begins_at_any_batch() {
 #[test]
 fn the_first_rows_are_those_that_are_used_soonest() {
     let run = schedule();
-    let config = IterationConfig { first: 6, ..config(Retention::Oracle) };
-    let found = soonest(&run.2, &config, 12).unwrap();
+    let is_remote = |node: NodeId| node.0 % 3 != 0;
+    let soonest = |n| soonest(&run.2, 0, 6, n, &is_remote).unwrap();
+    let found = soonest(12);
     assert_eq!(found.len(), 12);
     assert!(found.is_sorted_by_key(|(_, number)| *number));
     let distinct: BTreeSet<NodeId> = found.iter().map(|(node, _)| *node).collect();
     assert_eq!(distinct.len(), 12);
     for (node, number) in &found {
+        assert!(is_remote(*node));
         let nodes = |number| run.2.get(0, 1, 1 + number).unwrap().nodes;
         assert!(nodes(*number).contains(node));
         assert!((0..*number).all(|earlier| !nodes(earlier).contains(node)));
     }
     // Only the rest of the epoch counts.
-    let all = soonest(&run.2, &config, usize::MAX).unwrap();
+    let all = soonest(usize::MAX);
     assert!(all.iter().all(|(_, number)| *number < run.2.n_batches(0) - 1));
 }
 
@@ -182,7 +190,7 @@ fn the_first_rows_are_those_that_are_used_soonest() {
 fn an_error_ends_the_iteration() {
     let run = schedule();
     // Each batch is pulled twice, and the fourth pull is the last good one.
-    let config = IterationConfig { window: Window::one_by_one(1), ..config(Retention::Nothing) };
+    let config = IterationConfig { window: Window::one_by_one(1), ..config(Keep::Nothing) };
     let batches = start(&source(4), &run, &config);
     let found: Result<Vec<_>, _> =
         (0..EPOCHS * run.2.n_batches(0)).map(|_| batches.next_within(TIME)).collect();
@@ -195,7 +203,7 @@ fn an_error_ends_the_iteration() {
 fn a_dropped_iteration_ends_its_thread() {
     let run = schedule();
     for taken in 0..3 {
-        let batches = start(&source(u64::MAX), &run, &config(Retention::Oracle));
+        let batches = start(&source(u64::MAX), &run, &config(Keep::Oracle));
         for _ in 0..taken {
             batches.next_within(TIME).unwrap().unwrap().unwrap();
         }
@@ -209,7 +217,7 @@ fn a_dropped_iteration_ends_its_thread() {
 fn a_batch_that_is_not_ready_is_none() {
     let run = schedule();
     let source = Arc::new(TestSource::new(Duration::from_millis(300), u64::MAX));
-    let batches = start(&source, &run, &config(Retention::Nothing));
+    let batches = start(&source, &run, &config(Keep::Nothing));
     assert!(batches.next_within(Duration::from_millis(1)).unwrap().is_none());
     assert_eq!(batches.next_within(TIME).unwrap().unwrap().unwrap().index, 0);
 }
@@ -220,7 +228,7 @@ fn unknown_tensors_and_workers_are_refused() {
     let source: Arc<dyn RowSource> = source(u64::MAX);
     let start = |tensors: &[&str], worker| {
         let tensors: Vec<String> = tensors.iter().map(|name| (*name).to_owned()).collect();
-        let config = IterationConfig { worker, ..config(Retention::Nothing) };
+        let config = IterationConfig { worker, ..config(Keep::Nothing) };
         ScheduledBatches::start(&source, Arc::clone(&schedule), &path, &tensors, &config).err()
     };
     assert!(start(&["x"], 0).is_none());
@@ -236,9 +244,9 @@ fn unknown_tensors_and_workers_are_refused() {
 fn rows_without_a_version_are_not_kept() {
     let (_dir, path, schedule) = schedule();
     let source: Arc<dyn RowSource> = TestSource::unpinned();
-    for retention in [Retention::Oracle, Retention::Nothing] {
+    for keep in [Keep::Oracle, Keep::Hot, Keep::Nothing] {
         let tensors = ["x".to_owned()];
-        let config = config(retention);
+        let config = config(keep);
         let schedule = Arc::clone(&schedule);
         let started = ScheduledBatches::start(&source, schedule, &path, &tensors, &config);
         let error = started.err();

@@ -7,13 +7,12 @@ use anyhow::Result;
 use lodestore_cache::policy::{Candidate, next_uses, rank_by_frequency};
 use lodestore_cache::replay::{ReplayInputs, TierSizes};
 use lodestore_cache::{PolicyKind, PolicySpec, Trace};
+use lodestore_client::keep::scored::{ScoredRules, WorkerView};
 use lodestore_store::Graph;
 use serde::Serialize;
 
 use super::Misses;
 use super::capacity::Capacities;
-use crate::candidates::{RuleArgs, WorkerView};
-use crate::topology::{open_topology, overlap_ratios};
 use crate::traces::{LoadedTrace, TracedWorker};
 use crate::usage::UsageError;
 
@@ -24,7 +23,7 @@ pub(super) struct Choice {
     pub(super) gammas: Vec<f64>,
     pub(super) deltas: Vec<u32>,
     /// Those of `decay` and `degree`.
-    pub(super) rules: RuleArgs,
+    pub(super) rules: ScoredRules,
     pub(super) ahead: bool,
     /// `overlap` competes with its opposite.
     pub(super) lowest_overlap: bool,
@@ -84,14 +83,14 @@ pub(super) struct CandidateInputs {
 impl CandidateInputs {
     /// Collects the inputs of candidates: ids of one worker's remote rows by its rules, else of all
     /// nodes, or of all ids without a graph.
-    pub(super) fn new(rules: RuleArgs, loaded: &LoadedTrace) -> Result<Self> {
+    pub(super) fn new(rules: ScoredRules, loaded: &LoadedTrace) -> Result<Self> {
         let Some(graph) = &loaded.graph else {
             let candidate = |id| Candidate { id, degree: 0, is_halo: true };
             let candidates = (0..loaded.trace.id_space()).map(candidate).collect();
             let in_words = "all ids, and no degrees, so low ids came first".to_owned();
             return Ok(Self { candidates, in_words });
         };
-        let topology = open_topology(graph)?;
+        let topology = graph.open_topology()?;
         let Some(TracedWorker { worker, n_workers }) = loaded.worker else {
             let in_words = "all nodes of the graph, and their degrees".to_owned();
             return Ok(Self { candidates: rules.of_all(&topology).into(), in_words });
@@ -214,7 +213,7 @@ fn frequency(trace: &Trace) -> Contestant {
 }
 
 fn overlap(graph: &Graph, trace: &Trace) -> Result<Contestant> {
-    let ratio_of = overlap_ratios(graph)?;
+    let ratio_of = graph.overlap_ratios()?;
     let ratios = (0..trace.id_space()).map(|id| ratio_of[trace.given(id) as usize]).collect();
     let knew = format!("overlap ratios over {} partitions", graph.book().n_parts());
     Ok(Contestant::of(PolicyKind::Overlap, PolicySpec::Overlap(ratios), Some(knew)))

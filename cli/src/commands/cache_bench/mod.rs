@@ -24,7 +24,7 @@ use self::charts::{batches_per_point, by_capacity, by_delta, over_time};
 use self::contestants::{CandidateInputs, Choice, contestants, distinct, kinds, misses_of};
 use self::report::{BenchReport, TraceReport, best_decay, csv, results, text};
 use self::simulate::{Lane, misses, simulate};
-use crate::candidates::RuleArgs;
+use crate::candidates::{RuleArgs, RuleReport};
 use crate::console::Console;
 use crate::flags::InclusionArg;
 use crate::outputs::NamedFiles;
@@ -176,7 +176,7 @@ impl CacheBenchArgs {
                            each, --per-worker";
             return Err(UsageError::new(message));
         }
-        let choice = Choice { kinds, gammas, deltas, rules, ahead, lowest_overlap };
+        let choice = Choice { kinds, gammas, deltas, rules: rules.rules(), ahead, lowest_overlap };
         if let (Some(flag), false) = (rules.used(), choice.follows_rules()) {
             let message = format!("{flag} is for policies decay and degree; add one of them");
             return Err(UsageError::new(message));
@@ -282,7 +282,7 @@ impl CacheBenchArgs {
         let report = BenchReport {
             trace: TraceReport::of(&lanes),
             row_bytes: config.row_bytes,
-            rules: buffer.map(|of| rules.report(&of.spec)),
+            rules: buffer.map(|of| RuleReport::new(rules, &of.spec)),
             ahead: config.choice.ahead,
             threads: n_threads,
             batches_per_point: per_point,

@@ -8,13 +8,14 @@ use clap::Args;
 use lodestore_cache::Tier;
 use lodestore_cache::policy::Candidate;
 use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::keep::scored::ScoredRules;
 use lodestore_client::source::PullStats;
 use lodestore_client::{ClientError, RowSource};
 use lodestore_trainer::Strategy;
 
 use super::policy_inputs::PolicyInputs;
 use super::tiers::Tiers;
-use crate::candidates::{RuleArgs, rows_of_share};
+use crate::candidates::{RuleArgs, RuleReport, rows_of_share};
 use crate::usage::{UsageError, first_given};
 
 /// Rows of a buffer, for each halo node of its worker (the paper's f_p^h).
@@ -57,19 +58,19 @@ enum BufferSize {
 pub struct BufferChoice {
     size: BufferSize,
     eviction: Option<(f64, u32)>,
-    rules: RuleArgs,
+    rules: ScoredRules,
 }
 
 impl BufferChoice {
     /// Returns a buffer of `n_rows` rows that stay as they are at first.
     pub fn without_eviction(n_rows: u32) -> Self {
-        Self { size: BufferSize::Rows(n_rows), eviction: None, rules: RuleArgs::default() }
+        Self { size: BufferSize::Rows(n_rows), eviction: None, rules: ScoredRules::default() }
     }
 
     /// Returns a buffer of `n_rows` rows with this γ and Δ.
     pub fn with_eviction(n_rows: u32, gamma: f64, delta: u32) -> Self {
         let (size, eviction) = (BufferSize::Rows(n_rows), Some((gamma, delta)));
-        Self { size, eviction, rules: RuleArgs::default() }
+        Self { size, eviction, rules: ScoredRules::default() }
     }
 }
 
@@ -101,7 +102,11 @@ impl BufferArgs {
             return Err(UsageError::new(message));
         }
         let eviction = (!self.no_eviction).then_some((gamma, self.delta.unwrap_or(DELTA)));
-        Ok(Some(BufferChoice { size: BufferSize::HaloShare(share), eviction, rules: self.rules }))
+        Ok(Some(BufferChoice {
+            size: BufferSize::HaloShare(share),
+            eviction,
+            rules: self.rules.rules(),
+        }))
     }
 }
 
@@ -130,7 +135,7 @@ impl Tiers {
         let n_rows = n_rows.min(candidates.len() as u32);
         let tier = Tier::of_slots(n_rows, row_bytes, n_nodes, &policy)?;
         self.take(tier.bytes()).context("--buffer")?;
-        self.rules = Some(rules.report(&policy));
+        self.rules = Some(RuleReport::new(rules, &policy));
         Ok(tier)
     }
 

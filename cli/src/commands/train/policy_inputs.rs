@@ -6,12 +6,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use lodestore_cache::policy::rank_by_degree;
 use lodestore_cache::{PolicyKind, PolicySpec};
+use lodestore_client::keep::scored::WorkerView;
 use lodestore_graph::topology::Topology;
-use lodestore_graph::{NodeId, PartId, halo::Halo};
+use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
-
-use crate::candidates::WorkerView;
-use crate::topology::overlap_ratios;
 
 /// Workers of the run in this process.
 #[derive(Clone, Debug)]
@@ -91,14 +89,14 @@ impl<'a> PolicyInputs<'a> {
         if self.reach == Reach::All {
             return Ok(self.n_remote(worker));
         }
-        let (book, uuid) = (self.graph.book(), *self.graph.uuid().as_bytes());
+        let book = self.graph.book();
         let mut is_wanted = vec![false; book.n_nodes() as usize];
         for part in book.parts() {
             let of_part = u32::from(part.0) % self.n_workers;
             let asks = worker
                 .map_or_else(|| self.here.workers.contains(&of_part), |worker| worker == of_part);
             if asks {
-                let halo = Halo::open(&self.graph.halo_path(part), book, part, uuid)?;
+                let halo = self.graph.open_halo(part)?;
                 let others = halo.ids.iter().filter(|id| !self.owns(id.0, Some(of_part)));
                 others.for_each(|id| is_wanted[id.index()] = true);
             }
@@ -124,7 +122,7 @@ impl<'a> PolicyInputs<'a> {
         if let Some(ratios) = self.overlap.get() {
             return Ok(Arc::clone(ratios));
         }
-        let ratios: Arc<[u16]> = overlap_ratios(self.graph)?.into();
+        let ratios: Arc<[u16]> = self.graph.overlap_ratios()?.into();
         Ok(Arc::clone(self.overlap.get_or_init(|| ratios)))
     }
 

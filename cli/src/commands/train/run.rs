@@ -27,7 +27,6 @@ use super::{TrainRun, Trained, report, sources};
 use crate::console::Console;
 use crate::interrupt::{RemovedOnInterrupt, SignalGuard};
 use crate::scratch::ScratchFolder;
-use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// Trains, and reports no epochs.
@@ -164,7 +163,7 @@ impl Opened {
     fn with(run: &TrainRun, here: LocalWorkers) -> Result<Self> {
         let graph = Graph::open(&run.graph)?;
         check_workers(run.train.workers, graph.book().n_parts())?;
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let opened = sources::open(run, &graph, &topology, here)?;
         let Sources { workers: sources, tiers, versions, client } = opened;
         Ok(Self { graph, topology, sources, tiers, versions, client })

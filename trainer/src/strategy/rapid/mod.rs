@@ -1,15 +1,19 @@
 //! RapidGNN (algorithm 1): batches from a schedule on disk, rows from what was kept for them.
 
 mod schedule;
-mod source;
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc, thread::Scope, time::Instant};
 
 use lodestore_client::Prefetcher;
+use lodestore_client::hot_set_cache::HotSetStats;
+use lodestore_client::keep::Keep;
+use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchSource, Window};
+use lodestore_client::scheduled::{PlannedBatches, PlannedConfig};
 
 use super::mini_batches::{BatchFeed, MiniBatchRun};
 use super::{Observer, StrategyConfig, StrategyRun};
+use crate::config::HotPolicy;
 use crate::error::{TrainError, check};
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
@@ -19,7 +23,6 @@ use crate::step::Place;
 use crate::worker::{KeptRows, WindowBatches};
 use crate::workers::Feed;
 use schedule::Written;
-use source::ScheduledBatches;
 
 /// Settings of `rapid`.
 pub(crate) struct RapidConfig;
@@ -37,6 +40,16 @@ impl StrategyConfig for RapidConfig {
         _replica: &Replica,
     ) -> Box<dyn StrategyRun<'scope> + 'scope> {
         Box::new(MiniBatchRun::new(setup, ScheduledFeed::new(setup)))
+    }
+}
+
+impl KeptRows for PlannedBatches<'_> {
+    fn stats(&self) -> HotSetStats {
+        self.kept()
+    }
+
+    fn pulled_until(&self, epoch: u32) -> LoadStats {
+        PlannedBatches::pulled_until(self, epoch)
     }
 }
 
@@ -91,8 +104,15 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let Some(written) = &self.written else { unreachable!("a schedule before workers") };
         let loader = setup.loader_of(worker)?;
         let n_batches = setup.n_batches_of(worker);
-        let policy = setup.config.hot_policy;
-        let source = ScheduledBatches::start(scope, worker, written, place, policy, &loader)?;
+        let first = place.first_batch(n_batches);
+        let keep = match setup.config.hot_policy {
+            HotPolicy::Frequency => Keep::Hot,
+            HotPolicy::Oracle => Keep::Oracle,
+        };
+        let n_hot = written.budget.n_hot;
+        let planned = PlannedConfig { worker, first, keep, n_hot, fill_rows: written.n_spare };
+        let (schedule, path) = (&written.schedule, &written.path);
+        let source = PlannedBatches::start(scope, schedule, path, &loader, planned)?;
         let source = Arc::new(source);
         let kept: Arc<dyn KeptRows + 'scope> = Arc::clone(&source) as _;
         let joined = Window::joined(written.budget.window);
@@ -100,7 +120,6 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let together = setup.config.together.unwrap_or(joined.together);
         let window = Window { together: together.min(n_batches as usize), ..joined };
         let source: Arc<dyn BatchSource + 'scope> = source;
-        let first = place.first_batch(n_batches);
         let prefetcher = Prefetcher::start(scope, source, loader, window, first);
         Ok(Feed { batches: Box::new(WindowBatches(prefetcher)), kept: Some(kept) })
     }

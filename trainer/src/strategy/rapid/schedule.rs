@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     thread::available_parallelism,
 };
 
@@ -18,7 +19,7 @@ use crate::setup::{Setup, owned_parts};
 
 /// A schedule on disk.
 pub(crate) struct Written {
-    pub(crate) schedule: Schedule,
+    pub(crate) schedule: Arc<Schedule>,
     pub(super) path: PathBuf,
     /// Whether it lay there whole, from a run before.
     pub(crate) is_stored: bool,
@@ -95,7 +96,7 @@ pub(super) fn open(
         path: path.display().to_string(),
         fault: format!("cannot be opened here: {error}"),
     };
-    let schedule = Schedule::open(&path).map_err(elsewhere)?;
+    let schedule = Arc::new(Schedule::open(&path).map_err(elsewhere)?);
     schedule.expect_graph(setup.graph.uuid, setup.graph.topology.n_nodes())?;
     let (max_nodes, row_bytes) = (schedule.max_ids() as usize, setup.row_bytes);
     let n_hot = config.n_hot.min(most_kept(setup));

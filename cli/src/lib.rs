@@ -31,7 +31,6 @@ pub mod small_file;
 mod staging;
 pub mod table;
 mod target;
-pub mod topology;
 pub mod traces;
 pub mod usage;
 

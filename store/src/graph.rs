@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use lodestore_graph::halo::{Halo, HaloError};
+use lodestore_graph::topology::{Topology, TopologyError};
 use lodestore_graph::{PartId, PartitionBook};
 use uuid::Uuid;
 
@@ -149,6 +151,30 @@ impl Graph {
     pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
         let position = self.meta.tensors.iter().position(|tensor| tensor.name == name);
         position.map_or_else(|| self.tensor(name).map(|_| 0), Ok)
+    }
+
+    /// Opens the topology of all partitions.
+    pub fn open_topology(&self) -> Result<Topology, TopologyError> {
+        let paths: Vec<PathBuf> =
+            self.book().parts().map(|part| self.topology_path(part)).collect();
+        Topology::open(&paths, self.book(), *self.uuid().as_bytes())
+    }
+
+    /// Opens the halo of a partition.
+    pub fn open_halo(&self, part: PartId) -> Result<Halo, HaloError> {
+        Halo::open(&self.halo_path(part), self.book(), part, *self.uuid().as_bytes())
+    }
+
+    /// Returns the overlap ratio R(v) of each node (CaPGNN, Eq. 2): the number of halos that it is in.
+    pub fn overlap_ratios(&self) -> Result<Vec<u16>, HaloError> {
+        let mut ratios = vec![0; self.book().n_nodes() as usize];
+        for part in self.book().parts() {
+            let halo = self.open_halo(part)?;
+            for (id, ratio) in halo.ids.iter().zip(halo.overlap) {
+                ratios[id.index()] = ratio;
+            }
+        }
+        Ok(ratios)
     }
 
     /// Opens the catalog of a partition for reading.

@@ -16,7 +16,6 @@ use crate::commands::train::rows_of;
 use crate::console::Console;
 use crate::human;
 use crate::security_args::SecurityArgs;
-use crate::topology::open_topology;
 
 /// Measure a saved model on the validation and test nodes of a graph, with all their neighbours.
 #[derive(Args)]
@@ -44,7 +43,7 @@ impl EvaluateArgs {
         }
         let graph = Graph::open(&self.graph)?;
         console.stage("topology");
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let (mut rows_from, mut config) = (RowsFrom::Embedded, ClientConfig::default());
         if !self.connect.is_empty() {
             (rows_from, config.security) = (RowsFrom::Servers, self.security.read()?);

@@ -20,7 +20,6 @@ use serde::Serialize;
 use crate::console::Console;
 use crate::flags::parse_size;
 use crate::human;
-use crate::topology::open_topology;
 
 /// Run a saved model over all nodes of a graph, and keep its rows as a new tensor.
 #[derive(Args)]
@@ -77,7 +76,7 @@ impl InferArgs {
         watch_memory();
         let graph = Graph::open(&self.graph)?;
         console.stage("topology");
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let options = OpenOptions::default();
         let live = Arc::new(GraphHandle::open(graph.clone(), None, OpenMode::Write, &options)?);
         let rows: Arc<dyn RowSource> =

@@ -17,7 +17,6 @@ use crate::human;
 use crate::outputs::NamedFiles;
 use crate::small_file::read_small_file;
 use crate::table::Table;
-use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// Balance partitions over unlike devices: report which halo replicas they would give up (CaPGNN's
@@ -92,7 +91,7 @@ impl RapaArgs {
             self.profiles.iter().map(|path| read_profile(path)).collect::<Result<_>>()?;
         let params = self.params(&graph)?;
         console.stage("topology");
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         console.stage("halos");
         let loads = part_loads(&topology, graph.book());
         console.stage("adjust");

@@ -19,7 +19,6 @@ use crate::console::Console;
 use crate::flags::FanoutArgs;
 use crate::human;
 use crate::outputs::NamedFiles;
-use crate::topology::open_topology;
 use crate::usage::UsageError;
 
 /// Split of training nodes in a tensor of splits.
@@ -142,7 +141,7 @@ impl ScheduleArgs {
         let (book, uuid) = (graph.book().clone(), *graph.uuid().as_bytes());
         let spec = ScheduleSpec { graph_uuid: uuid, ..spec };
         console.stage("topology");
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let roots = roots(graph, self.roots)?;
         let mut progress = console.progress("schedule");
         let threads = available_parallelism().map_or(1, NonZero::get);

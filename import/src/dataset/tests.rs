@@ -169,7 +169,7 @@ tasks:
 fn rows(graph: &Path, tensor: &str) -> (Dtype, Vec<Vec<u8>>) {
     let store = EmbeddedStore::open(graph, None).unwrap();
     let read = |name: &str| {
-        let spec = store.tensor(name).unwrap();
+        let spec = store.tensor(name).unwrap().spec();
         let row_bytes = spec.row_bytes();
         let ids: Vec<_> = (0..5).map(lodestore_graph::NodeId).collect();
         let mut bytes = vec![0; 5 * row_bytes];

@@ -5,7 +5,6 @@ use std::path::Path;
 use anyhow::Result;
 use lodestore_graph::edges::ArrayEdges;
 use lodestore_graph::generate::{GraphRecipe, generate};
-use lodestore_graph::halo::Halo;
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::sampler::{Fanout, Sampler, batch_seed, epoch_order};
 use lodestore_graph::topology::{Topology, scratch_topology};
@@ -15,7 +14,6 @@ use lodestore_store::Graph;
 use super::Batches;
 use lode_cli::commands::generate::usage_or_failure;
 use lode_cli::console::Console;
-use lode_cli::topology::open_topology;
 
 /// Graph to sample, and settings of the batches.
 pub(super) struct Sampled<'a> {
@@ -35,7 +33,7 @@ pub(super) struct Sampled<'a> {
 pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Batches> {
     console.stage("topology");
     let topology = match sampled.graph {
-        Some(dir) => open_topology(&Graph::open(dir)?)?,
+        Some(dir) => Graph::open(dir)?.open_topology()?,
         None => generated_topology(sampled, console)?,
     };
     // The share of the 2⁶⁴ words that are below the bound is the share of roots; a share of 1 takes
@@ -66,9 +64,8 @@ pub(super) fn neighbours(sampled: &Sampled<'_>, console: &Console) -> Result<Bat
 /// n_parts`.
 pub(super) fn halos(dir: &Path, batch_size: Option<u32>, epochs: u32) -> Result<Batches> {
     let graph = Graph::open(dir)?;
-    let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
-    let open = |part| Halo::open(&graph.halo_path(part), book, part, uuid);
-    let halos = book.parts().map(open).collect::<Result<Vec<_>, _>>()?;
+    let halos =
+        graph.book().parts().map(|part| graph.open_halo(part)).collect::<Result<Vec<_>, _>>()?;
     let largest = halos.iter().map(|halo| halo.ids.len()).max().unwrap_or(0).max(1);
     let batch_size = batch_size.map_or(largest, |size| size as usize);
     let mut batches = Batches::new();

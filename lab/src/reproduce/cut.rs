@@ -19,7 +19,6 @@ use lodestore_trainer::{Metric, TrainConfig, TrainGraph, WorkerSources};
 use serde::Serialize;
 
 use crate::link_emulation::parse_delay;
-use lode_cli::topology::open_topology;
 
 /// Flags of figures on other cuts of imported graphs.
 #[derive(Args)]
@@ -111,7 +110,7 @@ impl Source {
     pub(super) fn open(dir: &Path) -> Result<Self> {
         let graph = Graph::open(dir)?;
         let undirected = graph.meta().undirected;
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let n_nodes = topology.n_nodes();
         let options = OpenOptions::default();
         let live = GraphHandle::open(graph.clone(), None, OpenMode::Read, &options)?;

@@ -14,7 +14,6 @@ use super::papers::Model;
 use lode_cli::commands::generate::{GenerateConfig, generate};
 use lode_cli::commands::import::import;
 use lode_cli::console::Console;
-use lode_cli::topology::open_topology;
 use lode_cli::usage::UsageError;
 
 const SEED: u64 = 1;
@@ -163,7 +162,7 @@ pub(super) fn open(dir: &Path, size: Size) -> Result<Made> {
     }
     let usual = TrainConfig::default();
     let row_bytes = graph.tensor(&usual.feature_tensor)?.row_bytes() as u64;
-    let topology = open_topology(&graph)?;
+    let topology = graph.open_topology()?;
     let (n_cut, n_halo) = cut(&topology, book);
     let (nodes, n_edges) = (book.n_nodes(), topology.n_edges());
     let halo_ratio = n_halo as f64 / f64::from(nodes.max(1));

@@ -13,7 +13,6 @@ use lodestore_store::{EmbeddedStore, Graph};
 use lodestore_trainer::TrainConfig;
 
 use crate::reproduce::cut::{cut_edges, edges_of, folder_name};
-use lode_cli::topology::open_topology;
 
 /// Classes of a graph without labels.
 const CLASSES: usize = 16;
@@ -85,7 +84,7 @@ impl InputGraph {
         let most = |labels: Vec<f32>| labels.into_iter().fold(0.0, f32::max) as usize;
         let labels = column(&usual.label_tensor)?;
         let feature = tensor(&usual.feature_tensor);
-        let topology = open_topology(&graph)?;
+        let topology = graph.open_topology()?;
         let edges = edges_of(&topology, undirected, |node| external_of[node as usize]);
         Ok(Self {
             name: folder_name(dir)?,

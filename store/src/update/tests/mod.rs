@@ -123,7 +123,7 @@ fn seqs(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
 }
 
 fn seqs_of(store: &EmbeddedStore, tensor: &str, ids: &[NodeId]) -> Result<Vec<u8>, StoreError> {
-    let width = store.tensor(tensor)?.row_bytes();
+    let width = store.tensor(tensor)?.spec().row_bytes();
     let mut out = vec![0xee; ids.len() * width];
     store.gather(tensor, ids, &mut out)?;
     let seq = |row: &[u8]| {

@@ -24,7 +24,7 @@ fn rows(n_nodes: u32) -> Vec<u8> {
 fn gathered(ring: &Ring, tensor: &str) -> Result<Vec<u8>, StoreError> {
     let store = EmbeddedStore::open(&ring.out(), None)?;
     let ids: Vec<NodeId> = (0..store.graph().meta().nodes).map(NodeId).collect();
-    let mut out = vec![0; ids.len() * store.tensor(tensor)?.row_bytes()];
+    let mut out = vec![0; ids.len() * store.tensor(tensor)?.spec().row_bytes()];
     store.gather(tensor, &ids, &mut out).map(|()| out)
 }
 
@@ -65,7 +65,7 @@ fn a_new_tensor_is_like_one_that_was_imported_at_every_version() {
 fn rows_over(live: &Arc<GraphHandle>, tensor: &str) -> Result<Vec<u8>, StoreError> {
     let store = EmbeddedStore::from_handle(Arc::clone(live), View::Latest)?;
     let ids: Vec<NodeId> = (0..live.graph().meta().nodes).map(NodeId).collect();
-    let mut out = vec![0; ids.len() * store.tensor(tensor)?.row_bytes()];
+    let mut out = vec![0; ids.len() * store.tensor(tensor)?.spec().row_bytes()];
     store.gather(tensor, &ids, &mut out).map(|()| out)
 }
 

@@ -359,13 +359,31 @@ impl World {
     /// Loses the catalog of a partition, and with it its pending rows.
     fn lose_a_catalog(&mut self, at: usize) {
         self.folders[at].close();
+        let dir = self.folders[at].dir.clone();
         let part = PartId(self.random.below(N_PARTS.into()) as u16);
-        let catalog = self.folders[at].dir.join(format!("part-{:03}", part.0)).join("catalog");
-        fs::remove_dir_all(catalog).unwrap();
-        repair(&self.folders[at].dir, RepairMode::Apply, &mut |_, _| {}).unwrap();
+        let before = self.rows_of_part(&dir, part);
+        fs::remove_dir_all(dir.join(format!("part-{:03}", part.0)).join("catalog")).unwrap();
+        let report = repair(&dir, RepairMode::Apply, &mut |_, _| {}).unwrap();
         let range = self.book.range(part);
         self.folders[at].pending.retain(|node, _| !range.contains(node));
+        // Where no other partition shows that the newest version was committed, its delta is
+        // prepared for the next commit.
+        if report.done.iter().any(|it| it.action.starts_with("recorded as prepared")) {
+            let after = self.rows_of_part(&dir, part);
+            let prepared = before.into_iter().filter(|(node, row)| after[node] != *row);
+            self.folders[at].pending.extend(prepared);
+        }
         self.folders[at].expected = None;
+    }
+
+    /// Returns the committed rows of a partition of a folder.
+    fn rows_of_part(&self, dir: &Path, part: PartId) -> Rows {
+        let live = open(dir, OpenMode::Read).unwrap();
+        let store = EmbeddedStore::from_handle(live, View::Latest).unwrap();
+        match store.live().parts().any(|it| it == part) {
+            true => rows_of(&store, &self.book, part),
+            false => Rows::new(),
+        }
     }
 
     fn refused(&mut self, error: &BucketError) {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use lodestore_benches::{feature_graph, is_smoke};
+use lodestore_benches::{check_parts, feature_graph, is_smoke};
 use lodestore_bucket::{Bucket, PullOptions};
 use lodestore_graph::PartId;
 use lodestore_graph::edges::MemoryEdges;
@@ -30,6 +30,7 @@ const CHUNK_BYTES: u64 = 8 << 20;
 const N_PARALLEL: usize = 8;
 
 fn main() {
+    check_parts(&[]);
     let dir = std::env::var_os("LODE_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = tempfile::tempdir_in(dir).expect("a temporary directory");
     let path = |name: &str| dir.path().join(name);

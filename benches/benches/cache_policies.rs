@@ -10,7 +10,7 @@
 
 use std::time::Instant;
 
-use lodestore_benches::{Trace, is_asked_for, is_smoke, random_ids};
+use lodestore_benches::{Trace, check_parts, is_asked_for, is_smoke, random_ids};
 use lodestore_cache::policy::{
     Candidate, DecaySpec, Replacement, Scoreboard, next_uses, rank_by_degree, rank_by_frequency,
 };
@@ -36,6 +36,7 @@ struct Accesses {
 }
 
 fn main() {
+    check_parts(&PolicyKind::ALL.map(PolicyKind::name));
     let scale = if is_smoke() {
         Scale { n_slots: 1000, batch_ids: 300, n_batches: 40, n_nodes: 8000 }
     } else {

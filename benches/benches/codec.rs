@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use lodestore_benches::{Contestant, Rounds, is_smoke, random_ids};
+use lodestore_benches::{Contestant, Rounds, check_parts, is_smoke, random_ids};
 use lodestore_graph::relabel::Relabelling;
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{NodeId, PartId, splitmix64};
@@ -24,6 +24,7 @@ const ROW_BYTES: [usize; 5] = [64, 400, 1024, 4096, 32_768];
 const ONE_IN: [u64; 5] = [200, 50, 20, 8, 3];
 
 fn main() {
+    check_parts(&[]);
     let (batch_rows, sparse_bytes) = if is_smoke() { (50, 1 << 20) } else { (5000, SPARSE_BYTES) };
     physics(batch_rows);
     for row_bytes in ROW_BYTES {

@@ -17,7 +17,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{ColdSubject, drop_cached, is_smoke, plain_reads, row_of};
+use lodestore_benches::{ColdSubject, check_parts, drop_cached, is_smoke, plain_reads, row_of};
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::probe::{ProbeOptions, probe};
@@ -70,6 +70,7 @@ struct Figures {
 }
 
 fn main() {
+    check_parts(&[]);
     let cold = ColdSubject::open(2 * WINDOW as u32);
     let table = cold.table.as_ref().map(|table| open_source(table).expect("a table"));
     let subject = Subject { cold, table };

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lodestore_benches::{ColdSubject, Trace, drop_cached, is_smoke};
+use lodestore_benches::{ColdSubject, Trace, check_parts, drop_cached, is_smoke};
 use lodestore_client::loader::RowResidency;
 use lodestore_client::prefetch::{BatchSource, PreparedBatch, Window};
 use lodestore_client::{BatchLoader, ClientError, EmbeddedSource, Prefetcher, PullKind, RowSource};
@@ -46,6 +46,7 @@ impl BatchSource for Replay<'_> {
 }
 
 fn main() {
+    check_parts(&[]);
     let subject = ColdSubject::open(32);
     let row_bytes = subject.row_bytes();
     let ColdSubject { graph, trace, budget, .. } = &subject;

@@ -7,8 +7,8 @@
 use std::sync::Mutex;
 
 use lodestore_benches::{
-    Contestant, Figures, Pages, PlainTable, Rounds, feature_graph, is_asked_for, is_smoke,
-    random_ids, row_of,
+    Contestant, Figures, Pages, PlainTable, Rounds, check_parts, feature_graph, is_asked_for,
+    is_smoke, random_ids, row_of,
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::plan::{DiskProfile, ReadPlan};
@@ -21,6 +21,8 @@ const BATCH_ROWS: usize = 100_000;
 const WIDTHS: [u32; 3] = [100, 128, 602];
 
 fn main() {
+    let widths = WIDTHS.map(|width| (width * 4).to_string());
+    check_parts(&widths.each_ref().map(String::as_str));
     let (table_bytes, batch_rows) =
         if is_smoke() { (1 << 20, 1000) } else { (TABLE_BYTES, BATCH_ROWS) };
     for width in WIDTHS.into_iter().filter(|width| is_asked_for(&(width * 4).to_string())) {

@@ -18,8 +18,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lodestore_benches::{
-    Contestant, Rounds, drop_cached, feature_graph, is_asked_for, is_smoke, random_ids, row_of,
-    shuffled_ids,
+    Contestant, Rounds, check_parts, drop_cached, feature_graph, is_asked_for, is_smoke,
+    random_ids, row_of, shuffled_ids,
 };
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::update::Folding;
@@ -44,6 +44,7 @@ struct Scale {
 }
 
 fn main() {
+    check_parts(&["puts", "versions", "changed", "cold", "commits", "opening", "tensors"]);
     let scale = if is_smoke() {
         Scale { n_nodes: 20_000, budget: Duration::from_millis(20) }
     } else {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use lodestore_benches::{
-    Contestant, Rounds, feature_graph, is_asked_for, is_smoke, row_of, shuffled_ids,
+    Contestant, Rounds, check_parts, feature_graph, is_asked_for, is_smoke, row_of, shuffled_ids,
 };
 use lodestore_client::volatile::{StampWanted, VolatilePublisher, VolatileSource};
 use lodestore_client::{Client, ClientConfig};
@@ -53,6 +53,7 @@ impl Work<'_> {
 }
 
 fn main() {
+    check_parts(&["tcp", "unix", "unix, shared"]);
     let (n_nodes, n_rows) = if is_smoke() { (2_000, 500) } else { (100_000, 8_192) };
     let dir = tempfile::tempdir().expect("a temporary directory");
     let graph = feature_graph(dir.path(), n_nodes, WIDTH, 1);

@@ -11,6 +11,6 @@ mod trace;
 pub use cold::{ColdSubject, drop_cached};
 pub use loopback::PlainPeer;
 pub use plain::{Pages, PlainTable, plain_reads};
-pub use rounds::{Contestant, Figures, Rounds, is_asked_for, is_smoke};
+pub use rounds::{Contestant, Figures, Rounds, check_parts, is_asked_for, is_smoke};
 pub use testing::features::{feature_graph, row_of, shuffled_ids};
 pub use trace::{Trace, random_ids};

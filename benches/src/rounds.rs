@@ -105,6 +105,20 @@ pub fn is_smoke() -> bool {
 /// Returns whether `name` is among the bench's arguments that are no flags, or there are none.
 #[must_use]
 pub fn is_asked_for(name: &str) -> bool {
-    let mut names = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
+    let mut names = parts_asked_for().peekable();
     names.peek().is_none() || names.any(|arg| arg == name)
+}
+
+/// Checks that the bench's arguments name parts of it.
+///
+/// # Panics
+/// Panics for an argument that is no flag and not in `parts`.
+pub fn check_parts(parts: &[&str]) {
+    for name in parts_asked_for() {
+        assert!(parts.contains(&&*name), "there is no part `{name}`, only: {}", parts.join(", "));
+    }
+}
+
+fn parts_asked_for() -> impl Iterator<Item = String> {
+    std::env::args().skip(1).filter(|arg| !arg.starts_with('-'))
 }

@@ -1,4 +1,4 @@
-//! Lists of node ids in files, and ids of the imported files.
+//! Lists of node ids, from the command line and from files, and ids of the imported files.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -27,11 +27,19 @@ impl FromStr for IdsArg {
         if !text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',') {
             return Ok(Self::File(text.into()));
         }
-        let id = |id: &str| match id.parse() {
-            Ok(id) => Ok(NodeId(id)),
-            Err(_) => Err(format!("expected ids as 5,17,19999, found `{id}`")),
-        };
-        text.split(',').map(id).collect::<Result<_, _>>().map(Self::Listed)
+        let mut ids = Vec::new();
+        for word in text.split(',') {
+            match word.parse() {
+                Ok(id) => ids.push(NodeId(id)),
+                Err(_) => {
+                    return Err(format!(
+                        "expected ids below 2^32 as in 5,17,19999, found `{word}`; a file with such \
+                         a name is ./NAME"
+                    ));
+                }
+            }
+        }
+        Ok(Self::Listed(ids))
     }
 }
 

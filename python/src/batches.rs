@@ -317,8 +317,8 @@ impl Batches {
     /// - wait_seconds: time spent waiting for batches.
     /// - read_rows, read_bytes: rows of the first tensor that were read.
     /// - hit_rows: rows found in memory.
-    /// - filled_rows: rows read before the first batch.
-    /// - memory_rows: most rows that are retained.
+    /// - filled_rows: rows that were read to be kept, apart from batches.
+    /// - memory_rows: most rows that are kept.
     /// - window_bytes: peak size of the prepared batches.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let state = self.state();

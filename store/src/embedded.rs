@@ -55,14 +55,20 @@ impl EmbeddedStore {
         parts: Option<&[PartId]>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let graph = Graph::open(dir.as_ref())?;
-        let live = GraphHandle::open(graph, parts, OpenMode::Read, options)?;
-        Self::from_handle(Arc::new(live), View::Latest)
+        Self::from_graph_with(Graph::open(dir.as_ref())?, parts, options)
     }
 
     /// Like [`EmbeddedStore::open`], for an open graph.
     pub fn from_graph(graph: Graph, parts: Option<&[PartId]>) -> Result<Self, StoreError> {
-        let live = GraphHandle::open(graph, parts, OpenMode::Read, &OpenOptions::default())?;
+        Self::from_graph_with(graph, parts, &OpenOptions::default())
+    }
+
+    fn from_graph_with(
+        graph: Graph,
+        parts: Option<&[PartId]>,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        let live = GraphHandle::open(graph, parts, OpenMode::Read, options)?;
         Self::from_handle(Arc::new(live), View::Latest)
     }
 
@@ -267,10 +273,7 @@ impl<'a> Tensor<'a> {
 
     /// Like [`Tensor::gather`], into memory of the caller.
     pub fn gather_into<T: Element>(&self, ids: &[NodeId], out: &mut [T]) -> Result<(), StoreError> {
-        if T::DTYPE != self.spec.dtype {
-            let (tensor, found) = (self.spec.name.clone(), T::DTYPE);
-            return Err(StoreError::ElementType { tensor, expected: self.spec.dtype, found });
-        }
+        self.spec.check_element::<T>()?;
         self.gather_bytes(ids, bytemuck::cast_slice_mut(out))
     }
 

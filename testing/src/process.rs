@@ -121,10 +121,11 @@ impl Log {
         let text = Arc::new(Mutex::new(String::new()));
         let written = text.clone();
         let reader = std::thread::spawn(move || {
-            for line in BufReader::new(pipe).lines() {
-                let mut text = written.lock().unwrap();
-                text.push_str(&line.unwrap());
-                text.push('\n');
+            let mut pipe = BufReader::new(pipe);
+            let mut line = Vec::new();
+            while pipe.read_until(b'\n', &mut line).is_ok_and(|n_bytes| n_bytes > 0) {
+                written.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
+                line.clear();
             }
         });
         Self { text, reader }

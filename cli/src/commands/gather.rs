@@ -118,19 +118,18 @@ impl GatherArgs {
         let (source, here) = self.source()?;
         let info = source.tensor(&self.tensor)?;
         let ids = self.ids.open(source.book().n_nodes())?;
+        let n_rows = ids.len();
+        if self.out.is_none() && n_rows > PRINTED_ROWS_MAX {
+            let message = format!(
+                "{n_rows} rows, of which {PRINTED_ROWS_MAX} are printed at most; give --out FILE.npy"
+            );
+            return Err(UsageError::new(message).into());
+        }
         let internal_of = match self.external_ids {
             true => Some(InternalIds::read(&*source, &here)?),
             false => None,
         };
         let Some(out_path) = &self.out else {
-            if ids.len() > PRINTED_ROWS_MAX {
-                let message = format!(
-                    "{} rows are too many to print, {PRINTED_ROWS_MAX} at most are; give --out \
-                     FILE.npy",
-                    ids.len()
-                );
-                return Err(UsageError::new(message).into());
-            }
             let given = ids.all()?;
             let mut nodes = given.clone();
             if let Some(internal_of) = &internal_of {

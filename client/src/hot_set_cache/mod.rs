@@ -24,6 +24,7 @@ use crate::buffer::spread;
 use crate::error::ClientError;
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, PullAt, Residency};
+use crate::oracle_tier::FILL_BYTES;
 use crate::source::{PullKind, PullStats};
 
 /// Chooses the hot set of an epoch: distinct ids that rise.
@@ -290,8 +291,7 @@ fn row_bytes_of(set: &HotSet) -> u64 {
     (set.n_rows() * set.row_bytes()) as u64
 }
 
-/// Returns the set of `ids`: rows that `previous` has are copied, the others come by one
-/// VectorPull.
+/// Returns the set of `ids`: rows that `previous` has are copied, the others come by VectorPulls.
 fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Built, ClientError> {
     let row_bytes = loader.row_bytes();
     let (mut missing, mut missing_at) = (Vec::new(), Vec::new());
@@ -316,7 +316,7 @@ fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Buil
     Ok(Built { set, pulled, kept_rows })
 }
 
-/// Pulls the rows of `missing` by one VectorPull, and puts row `i` at `missing_at[i]` of `rows`.
+/// Pulls the rows of `missing` by VectorPulls, and puts row `i` at `missing_at[i]` of `rows`.
 ///
 /// Other rows are overwritten with anything. The pull lands in the last rows and spreads from
 /// there, so that a set needs no second copy of its missing rows.
@@ -329,9 +329,13 @@ fn pull_missing(
     if missing.is_empty() {
         return Ok(PullStats::default());
     }
-    let landing = rows.len() - missing.len() * loader.row_bytes();
-    let kind = PullKind::Vector;
-    let pulled = loader.remote().pull(loader.tensor(), missing, &mut rows[landing..], kind)?;
+    let row_bytes = loader.row_bytes();
+    let landing = rows.len() - missing.len() * row_bytes;
+    let n_piece = (FILL_BYTES / row_bytes.max(1)).max(1);
+    let mut pulled = PullStats::default();
+    for (ids, out) in missing.chunks(n_piece).zip(rows[landing..].chunks_mut(n_piece * row_bytes)) {
+        pulled += loader.remote().pull(loader.tensor(), ids, out, PullKind::Vector)?;
+    }
     spread(rows, loader.row_bytes(), missing_at);
     Ok(pulled)
 }

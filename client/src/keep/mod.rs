@@ -10,7 +10,7 @@ pub enum Keep {
     /// Those that an epoch uses most, pulled before it, in two buffers (RapidGNN, sections 4.5 and
     /// 4.6).
     Hot,
-    /// Those that are used soonest (Belady's MIN), in the memory of both buffers. It moves no more
-    /// rows than any other choice.
+    /// Those that are used soonest (Belady's MIN), in the memory of both buffers. No other choice
+    /// moves fewer rows.
     Oracle,
 }

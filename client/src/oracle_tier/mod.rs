@@ -18,8 +18,8 @@ use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, PullAt, Residency};
 use crate::source::{PullKind, PullStats};
 
-/// Most bytes of rows that filling the tier pulls together.
-const FILL_BYTES: usize = 64 << 20;
+/// Most bytes of rows that are to be kept and that one pull has.
+pub(crate) const FILL_BYTES: usize = 64 << 20;
 
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
 /// misses of batches, and before them with the rows of soonest use, if they are passed

@@ -327,7 +327,8 @@ impl RowSource for Client {
         kind: PullKind,
         begun: Instant,
     ) -> Result<PullStats, ClientError> {
-        self.pull_by(tensor, ids, out, kind, begun + self.config.deadline, &mut || ())
+        let position = self.position(tensor)?;
+        self.pull_by(position, ids, out, kind, begun + self.config.deadline, &mut || ())
     }
 
     fn pull_overlapped(
@@ -338,24 +339,25 @@ impl RowSource for Client {
         kind: PullKind,
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        self.pull_by(tensor, ids, out, kind, Instant::now() + self.config.deadline, work)
+        let position = self.position(tensor)?;
+        self.pull_by(position, ids, out, kind, Instant::now() + self.config.deadline, work)
     }
 }
 
 impl Client {
-    /// Pulls rows until `deadline`.
+    /// Pulls rows of the tensor at `position` until `deadline`.
     fn pull_by(
         &self,
-        tensor: &str,
+        position: usize,
         ids: &[NodeId],
         out: &mut [u8],
         kind: PullKind,
         deadline: Instant,
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        let position = self.position(tensor)?;
-        let row_bytes = self.tensors[position].row_bytes();
-        ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
+        let info = &self.tensors[position];
+        let row_bytes = info.row_bytes();
+        ClientError::check_buffer(&info.name, ids.len(), row_bytes, out.len())?;
         let pull = Pull {
             ids,
             version: self.pinned.as_ref().map_or(0, |pinned| pinned.number),

@@ -1,17 +1,19 @@
 //! A tensor of a client's servers, with rows of Rust's types.
 
+use std::time::Instant;
+
 use lodestore_graph::NodeId;
-use lodestore_store::{Element, StoreError};
+use lodestore_store::Element;
 
 use super::Client;
 use crate::error::ClientError;
-use crate::source::TensorInfo;
+use crate::source::{PullKind, TensorInfo};
 
-/// A tensor of a client's servers.
+/// A tensor of a client's servers. It pulls without a look-up of its name.
 #[derive(Clone, Copy)]
 pub struct RemoteTensor<'a> {
     client: &'a Client,
-    info: &'a TensorInfo,
+    position: usize,
 }
 
 impl Client {
@@ -20,7 +22,7 @@ impl Client {
     /// # Errors
     /// The graph has no tensor of that name.
     pub fn tensor(&self, name: &str) -> Result<RemoteTensor<'_>, ClientError> {
-        Ok(RemoteTensor { client: self, info: &self.tensors[self.position(name)?] })
+        Ok(RemoteTensor { client: self, position: self.position(name)? })
     }
 }
 
@@ -28,7 +30,7 @@ impl<'a> RemoteTensor<'a> {
     /// Returns name, type and width.
     #[must_use]
     pub fn info(&self) -> &'a TensorInfo {
-        self.info
+        &self.client.tensors[self.position]
     }
 
     /// Returns the rows of `ids`, in their order, one after the other: `ids.len() * width` elements.
@@ -38,7 +40,7 @@ impl<'a> RemoteTensor<'a> {
     /// The tensor's elements are of another type than `T`. Else see
     /// [`RowSource::pull`](crate::RowSource::pull).
     pub fn gather<T: Element>(&self, ids: &[NodeId]) -> Result<Vec<T>, ClientError> {
-        let mut rows = vec![T::zeroed(); ids.len() * self.info.width as usize];
+        let mut rows = vec![T::zeroed(); ids.len() * self.info().width as usize];
         self.gather_into(ids, &mut rows)?;
         Ok(rows)
     }
@@ -52,10 +54,10 @@ impl<'a> RemoteTensor<'a> {
         ids: &[NodeId],
         out: &mut [T],
     ) -> Result<(), ClientError> {
-        if T::DTYPE != self.info.dtype {
-            let (tensor, found) = (self.info.name.clone(), T::DTYPE);
-            return Err(StoreError::ElementType { tensor, expected: self.info.dtype, found }.into());
-        }
-        self.client.sync_pull(&self.info.name, ids, bytemuck::cast_slice_mut(out)).map(drop)
+        self.info().check_element::<T>()?;
+        let out = bytemuck::cast_slice_mut(out);
+        let deadline = Instant::now() + self.client.config.deadline;
+        self.client.pull_by(self.position, ids, out, PullKind::Sync, deadline, &mut || ())?;
+        Ok(())
     }
 }

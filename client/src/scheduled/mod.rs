@@ -216,10 +216,12 @@ impl IterationWorker {
         thread::scope(|scope| {
             let (batches, window) = self.batches(scope)?;
             let batches = Arc::new(batches);
+            let per_epoch = self.schedule.n_batches(self.config.worker);
+            let first = self.config.first;
+            let filled_rows = |index| batches.pulled_until(index / per_epoch).remote_rows;
+            self.stats.lock().ignore_poison().filled_rows = filled_rows(first);
             let source: Arc<dyn BatchSource + '_> = Arc::clone(&batches) as _;
             let loader = self.loader.clone();
-            let first = self.config.first;
-            let per_epoch = self.schedule.n_batches(self.config.worker);
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, first);
             for index in first.. {
                 if self.stop.load(Ordering::Relaxed) {
@@ -227,8 +229,7 @@ impl IterationWorker {
                 }
                 let Some(prepared) = prefetcher.next_batch()? else { return Ok(()) };
                 let others = self.rows_of_others(&prepared.batch)?;
-                let filled_rows = batches.pulled_until(index / per_epoch).remote_rows;
-                self.record(prefetcher.stats(), &prepared.load, filled_rows);
+                self.record(prefetcher.stats(), &prepared.load, filled_rows(index));
                 let batch = ScheduledBatch { index, prepared, others };
                 if self.sender.send(Ok(batch)).is_err() {
                     return Ok(());

@@ -1,6 +1,5 @@
 //! One worker's batches of a schedule, with the rows that are kept for them.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,8 +55,8 @@ enum Keeper<'scope> {
 }
 
 impl<'scope> PlannedBatches<'scope> {
-    /// Opens the batches of the schedule at `path`, and begins to keep rows that `loader` does not
-    /// own.
+    /// Begins to keep rows that `loader` does not own. The next uses of rows are computed in a file
+    /// beside `path`, that of the schedule.
     ///
     /// Rows of the first epoch are pulled now, as far as there is room: the first hot set, which the
     /// others follow in the background, or the rows of soonest use. So the first epoch waits no
@@ -77,8 +76,8 @@ impl<'scope> PlannedBatches<'scope> {
         let per_epoch = schedule.n_batches(worker);
         let epochs = schedule.spec().epochs;
         let numbers = first..per_epoch.saturating_mul(epochs);
+        let keep = if numbers.is_empty() { Keep::Nothing } else { keep };
         let keeper = match keep {
-            _ if numbers.is_empty() => Keeper::Nothing,
             Keep::Nothing => Keeper::Nothing,
             Keep::Hot => {
                 let of_loader = loader.clone();
@@ -197,13 +196,12 @@ pub(super) fn soonest(
     Ok(soonest)
 }
 
-/// Computes the next uses in a file of this iteration, since several may use one schedule. The file
-/// is beside the schedule, where there is room for as much; where that folder is read-only it is in
-/// the temporary folder.
+/// Computes the next uses in a file of this iteration, since several may use one schedule: beside
+/// the schedule, or in the temporary folder where that fails.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     let scratch = scratch_beside(path, worker);
     match NextUses::of(schedule, worker, &scratch) {
-        Err(ScheduleError::Io(error)) if is_read_only(&error.source) => {
+        Err(ScheduleError::Io(_)) => {
             let name = scratch.file_name().unwrap_or_default();
             Ok(NextUses::of(schedule, worker, &std::env::temp_dir().join(name))?)
         }
@@ -220,9 +218,4 @@ fn scratch_beside(path: &Path, worker: u32) -> PathBuf {
     let mut scratch = path.as_os_str().to_owned();
     scratch.push(format!(".next-uses-{worker}-{process}-{number}-{since:x}"));
     PathBuf::from(scratch)
-}
-
-/// Returns whether nothing can be created in the folder.
-fn is_read_only(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }

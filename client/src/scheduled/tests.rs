@@ -158,10 +158,12 @@ fn memory_bounds_the_retained_rows() {
 fn an_iteration_begins_at_any_batch() {
     let run = schedule();
     let n_batches = EPOCHS * run.2.n_batches(0);
-    for first in [1, run.2.n_batches(0), n_batches - 1, n_batches] {
-        let config = IterationConfig { first, ..config(Keep::Oracle) };
-        let batches = start(&source(u64::MAX), &run, &config);
-        assert_eq!(checked(&batches, &run.2), (first..n_batches).collect::<Vec<_>>());
+    for keep in [Keep::Oracle, Keep::Hot] {
+        for first in [1, run.2.n_batches(0), n_batches - 1, n_batches] {
+            let config = IterationConfig { first, ..config(keep) };
+            let batches = start(&source(u64::MAX), &run, &config);
+            assert_eq!(checked(&batches, &run.2), (first..n_batches).collect::<Vec<_>>());
+        }
     }
 }
 
@@ -202,8 +204,8 @@ fn an_error_ends_the_iteration() {
 #[test]
 fn a_dropped_iteration_ends_its_thread() {
     let run = schedule();
-    for taken in 0..3 {
-        let batches = start(&source(u64::MAX), &run, &config(Keep::Oracle));
+    for (taken, keep) in [(0, Keep::Oracle), (0, Keep::Hot), (2, Keep::Oracle), (2, Keep::Hot)] {
+        let batches = start(&source(u64::MAX), &run, &config(keep));
         for _ in 0..taken {
             batches.next_within(TIME).unwrap().unwrap().unwrap();
         }

@@ -174,7 +174,7 @@ fn what_a_client_asks_wrongly_is_an_error_of_its_own_kind() {
     let (server, address) = start(&config(&graph, &[]));
     let client = connect(&[&address], Duration::from_secs(3));
     let error = client.declare(&info("h1", 60)).unwrap_err();
-    assert_eq!(code(error, "without --volatile"), Some(FailureCode::ReadOnly));
+    assert_eq!(code(error, "takes no volatile rows"), Some(FailureCode::ReadOnly));
     server.stop().unwrap();
 }
 

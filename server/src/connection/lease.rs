@@ -113,7 +113,7 @@ impl Connection {
             self.write_chunk(&reply, &mut frame[..HEAD_ROOM + size_of_val(chunk)]).await?;
             count(&shard.counters().shared_bytes, chunk.len() * row_bytes);
             count(&shard.counters().rows, chunk.len());
-            count(&shard.counters().tensor_rows[usize::from(tensor)], chunk.len());
+            count(shard.counters().tensor_rows.at(usize::from(tensor)), chunk.len());
             count(&shard.counters().bytes, chunk.len() * row_bytes);
             n_told += chunk.len();
             glommio::yield_if_needed().await;

@@ -84,7 +84,7 @@ impl Connection {
                 false => Versions::default(),
             };
             let is_sent = self.send_chunk(shard, &answer, frame, versions).await?;
-            count(&shard.counters().tensor_rows[usize::from(tensor)], rows.len());
+            count(shard.counters().tensor_rows.at(usize::from(tensor)), rows.len());
             if is_sent {
                 return Ok(());
             }

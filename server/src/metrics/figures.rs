@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lodestore_graph::PartId;
 use lodestore_schema::FailureCode;
-use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
+use super::disk::DiskFigures;
 use super::{Observed, Served};
 use crate::following::FollowedPart;
 use crate::limits::IN_FLIGHT_BYTES_PER_SHARD;
@@ -237,15 +236,6 @@ pub struct PublishedFigures {
     pub waiting: u32,
 }
 
-/// A file system.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct DiskFigures {
-    /// Its size.
-    pub bytes: u64,
-    /// Bytes that this process may still write.
-    pub free_bytes: u64,
-}
-
 /// Figures of the process from the kernel.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessFigures {
@@ -275,7 +265,7 @@ impl ServerFigures {
             started_unix_seconds: observed.started_unix.as_secs_f64(),
             latency_bounds: (0..N_BUCKETS).map(|b| bound_us(b) as f64 / 1e6).collect(),
             connections_dropped: get(&observed.dropped),
-            disk: DiskFigures::read(&observed.graph_dir),
+            disk: observed.disk.figures(),
             process: ProcessFigures::read(),
             ..Self::default()
         };
@@ -289,7 +279,7 @@ impl ServerFigures {
         self.graph = served.partitions.live.graph().uuid().to_string();
         self.parts = served.partitions.parts().iter().map(|part| part.0).collect();
         for (at, tensor) in served.partitions.live.graph().meta().tensors.iter().enumerate() {
-            let n_rows = served.counters.iter().map(|shard| get(&shard.tensor_rows[at])).sum();
+            let n_rows = served.counters.iter().map(|shard| get(shard.tensor_rows.at(at))).sum();
             self.tensor_rows.insert(tensor.name.clone(), n_rows);
         }
         let age = |counters| observed.beat_age(counters).as_secs_f64();
@@ -462,15 +452,6 @@ fn get(counter: &AtomicU64) -> u64 {
 
 /// Ticks per second in /proc/self/stat: the same on every architecture that we run on.
 const USER_HZ: f64 = 100.0;
-
-impl DiskFigures {
-    fn read(dir: &Path) -> Option<Self> {
-        let system = statvfs(dir).ok()?;
-        let bytes = system.f_blocks.saturating_mul(system.f_frsize);
-        let free_bytes = system.f_bavail.saturating_mul(system.f_frsize);
-        Some(Self { bytes, free_bytes })
-    }
-}
 
 impl ProcessFigures {
     /// Reads the figures of this process. One that cannot be read is 0.

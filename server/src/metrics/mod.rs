@@ -3,11 +3,11 @@
 
 #[cfg(test)]
 mod dashboard_tests;
+mod disk;
 mod figures;
 mod prometheus;
 mod table;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,16 +21,18 @@ use crate::preload::Preload;
 use crate::stats::Counters;
 use crate::volatile::Volatile;
 
+pub use disk::DiskFigures;
+use disk::DiskWatch;
 pub use figures::{
-    DiskFigures, FollowFigures, KindFigures, LatencyFigures, ProcessFigures, ServerFigures,
-    ShardFigures, UpdateFigures,
+    FollowFigures, KindFigures, LatencyFigures, ProcessFigures, ServerFigures, ShardFigures,
+    UpdateFigures,
 };
 pub(crate) use prometheus::CONTENT_TYPE;
 
 /// A server as metrics see it, from before its graph is open until its last thread has ended.
 pub(crate) struct Observed {
     program: String,
-    graph_dir: PathBuf,
+    disk: DiskWatch,
     started: Instant,
     started_unix: Duration,
     phase: AtomicU8,
@@ -77,7 +79,7 @@ impl Observed {
         let started_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             program: config.program.clone(),
-            graph_dir: config.graph.clone(),
+            disk: DiskWatch::start(config.graph.clone()),
             started: Instant::now(),
             started_unix,
             phase: AtomicU8::new(Phase::Opening as u8),

@@ -24,7 +24,7 @@ pub(crate) struct Counters {
     pub(crate) rows: AtomicU64,
     pub(crate) bytes: AtomicU64,
     /// Rows sent by tensor.
-    pub(crate) tensor_rows: Box<[AtomicU64]>,
+    pub(crate) tensor_rows: TensorCounters,
     /// Requests of these through memory shared with the client.
     pub(crate) shared_bytes: AtomicU64,
     pub(crate) tier_hits: AtomicU64,
@@ -55,6 +55,25 @@ pub(crate) struct Counters {
     pub(crate) connections_idle_closed: AtomicU64,
     pub(crate) connections_broken: [AtomicU64; BreakReason::ALL.len()],
     pub(crate) gauges: Gauges,
+}
+
+/// Counters of a [`Line`].
+const N_IN_LINE: usize = 16;
+
+/// Counters that share no line with those of another shard, see [`Counters`].
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line([AtomicU64; N_IN_LINE]);
+
+/// A counter for each tensor.
+#[derive(Debug, Default)]
+pub(crate) struct TensorCounters(Box<[Line]>);
+
+impl TensorCounters {
+    /// Returns the counter of the tensor at `position`, below the number of tensors.
+    pub(crate) fn at(&self, position: usize) -> &AtomicU64 {
+        &self.0[position / N_IN_LINE].0[position % N_IN_LINE]
+    }
 }
 
 /// Requests of one kind.
@@ -201,7 +220,9 @@ impl BreakReason {
 impl Counters {
     /// Counters of a shard that serves this number of tensors.
     pub(crate) fn new(n_tensors: usize) -> Self {
-        Self { tensor_rows: (0..n_tensors).map(|_| AtomicU64::new(0)).collect(), ..Self::default() }
+        let n_lines = n_tensors.div_ceil(N_IN_LINE);
+        let tensor_rows = TensorCounters((0..n_lines).map(|_| Line::default()).collect());
+        Self { tensor_rows, ..Self::default() }
     }
 
     /// Counts a request that came, or was sent, at `begun`.

@@ -3,10 +3,12 @@
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use lodestore_graph::create_partial;
+use rustix::fs::OFlags;
 
 use super::format::{self, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity};
@@ -25,6 +27,7 @@ impl Folder {
         let path = dir.join("lock");
         let mut options = File::options();
         options.write(true).create(true).truncate(false);
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         let lock = options.open(&path).map_err(io_error(&path, "create"))?;
         match lock.try_lock() {
             Ok(()) => {}

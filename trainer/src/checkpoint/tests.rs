@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use super::{folder::parents_of_missing, format::decode, *};
 use crate::config::TrainConfig;
@@ -262,13 +263,14 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
-    // A link where a file is written is replaced, not followed.
+    // No link is followed: one in the place of the lock is refused, one of the partial file replaced.
     let others = path.join("others");
     fs::write(&others, b"others").unwrap();
     fs::remove_file(path.join("lock")).unwrap();
-    for name in ["lock", "checkpoint.partial"] {
-        std::os::unix::fs::symlink(&others, path.join(name)).unwrap();
-    }
+    symlink(&others, path.join("lock")).unwrap();
+    assert!(matches!(Folder::open(&path, true), Err(CheckpointError::Io { .. })));
+    fs::remove_file(path.join("lock")).unwrap();
+    symlink(&others, path.join("checkpoint.partial")).unwrap();
     let linked = Folder::open(&path, true).unwrap();
     linked.save(&encode(&last)).unwrap();
     assert_eq!(fs::read(&others).unwrap(), b"others");

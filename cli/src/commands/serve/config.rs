@@ -202,6 +202,17 @@ pub(super) struct ServeSettings {
     pub(super) log_format: Option<LogFormat>,
 }
 
+/// Flags that work only beside another setting, and whether each is given.
+pub(super) struct DependentFlags {
+    of_writable: [(&'static str, bool); 2],
+    of_unix: [(&'static str, bool); 1],
+    of_metrics: [(&'static str, bool); 2],
+    of_tcp: [(&'static str, bool); 5],
+    of_token: [(&'static str, bool); 1],
+    of_rows: [(&'static str, bool); 1],
+    of_follow: [(&'static str, bool); 4],
+}
+
 impl ServeSettings {
     /// Fails for a file that cannot be read, is no TOML, or has a key or value that is not known.
     pub(super) fn read(path: &Path) -> Result<Self> {
@@ -264,52 +275,62 @@ impl ServeSettings {
         self.listen.is_some() || self.unix.is_none()
     }
 
-    /// Fails for a setting that would do nothing beside the others.
-    pub(super) fn refuse_vain(&self) -> Result<(), UsageError> {
-        if !self.writable {
-            let of_writable = [
+    /// Returns each of these flags that works only beside another setting, and whether it is given.
+    pub(super) fn dependent_flags(&self) -> DependentFlags {
+        DependentFlags {
+            of_writable: [
                 ("--keep-versions", self.keep_versions.is_some()),
                 ("--keep-for", self.keep_for.is_some()),
-            ];
-            refuse_given(&of_writable, "is for --writable")?;
-        }
-        if self.unix.is_none() {
-            refuse_given(&[("--unix-mode", self.unix_mode.is_some())], "is for --unix")?;
-        }
-        if self.metrics.is_none() {
-            let of_metrics = [
+            ],
+            of_unix: [("--unix-mode", self.unix_mode.is_some())],
+            of_metrics: [
                 ("--metrics-insecure", self.metrics_insecure),
                 ("--metrics-host", !self.metrics_host.is_empty()),
-            ];
-            refuse_given(&of_metrics, "is for --metrics")?;
-        }
-        if !self.listens_on_tcp() {
-            let of_tcp = [
+            ],
+            of_tcp: [
                 ("--shard-port-base", self.shard_port_base.is_some()),
                 ("--admin-token-file", self.admin_token_file.is_some()),
                 ("--tls-cert", self.tls_cert.is_some()),
                 ("--tls-key", self.tls_key.is_some()),
                 ("--tls-client-ca", self.tls_client_ca.is_some()),
-                // Metrics want it too.
-                ("--token-file", self.token_file.is_some() && self.metrics.is_none()),
-            ];
-            let reason = "is for clients over TCP; add --listen, or leave out --unix";
-            refuse_given(&of_tcp, reason)?;
-        }
-        if self.memory == Some(0) || self.policy == Some(PolicyKind::None) {
-            let preloads = self.preload.iter().any(|it| *it != PreloadChoice::Nothing);
-            let reason =
-                "is for rows that stay in memory: --memory above 0, and a --policy but none";
-            refuse_given(&[("--preload", preloads)], reason)?;
-        }
-        if self.follow.is_empty() {
-            let of_follow = [
+            ],
+            of_token: [("--token-file", self.token_file.is_some())],
+            of_rows: [("--preload", self.preload.iter().any(|it| *it != PreloadChoice::Nothing))],
+            of_follow: [
                 ("--follow-interval", self.follow_interval.is_some()),
                 ("--disk", self.disk.is_some()),
                 ("--follow-token-file", self.follow_token_file.is_some()),
                 ("--follow-tls-ca", self.follow_tls_ca.is_some()),
-            ];
-            refuse_given(&of_follow, "is for --follow")?;
+            ],
+        }
+    }
+
+    /// Fails for a flag that would do nothing with these settings, which are those of the flags and
+    /// of the file.
+    pub(super) fn refuse_vain(&self, flags: &DependentFlags) -> Result<(), UsageError> {
+        if !self.writable {
+            refuse_given(&flags.of_writable, "is for --writable")?;
+        }
+        if self.unix.is_none() {
+            refuse_given(&flags.of_unix, "is for --unix")?;
+        }
+        if self.metrics.is_none() {
+            refuse_given(&flags.of_metrics, "is for --metrics")?;
+        }
+        if !self.listens_on_tcp() {
+            let reason = "is for clients over TCP; add --listen, or leave out --unix";
+            refuse_given(&flags.of_tcp, reason)?;
+            if self.metrics.is_none() {
+                refuse_given(&flags.of_token, reason)?;
+            }
+        }
+        if self.memory == Some(0) || self.policy == Some(PolicyKind::None) {
+            let reason =
+                "is for rows that stay in memory: --memory above 0, and a --policy but none";
+            refuse_given(&flags.of_rows, reason)?;
+        }
+        if self.follow.is_empty() {
+            refuse_given(&flags.of_follow, "is for --follow")?;
         }
         Ok(())
     }

@@ -145,15 +145,24 @@ impl ServeArgs {
     }
 
     pub(crate) fn run(mut self, console: &Console) -> Result<()> {
+        let flags = self.settings.dependent_flags();
+        let mut vain = None;
         if let Some(path) = &self.config {
-            self.settings = self.settings.or(ServeSettings::read(path)?);
+            let file = ServeSettings::read(path)?;
+            let of_file = file.dependent_flags();
+            self.settings = self.settings.or(file);
+            // A file may serve a writer and readers, whose flags differ.
+            vain = self.settings.refuse_vain(&of_file).err().map(|error| (path.clone(), error));
         }
-        self.settings.refuse_vain()?;
+        self.settings.refuse_vain(&flags)?;
         let settings = &self.settings;
         let renewal = Renewal::new(settings);
         let config = self.check()?;
         let (level, format) = (settings.log_level, settings.log_format);
         log::start(level.unwrap_or_default(), format.unwrap_or_default())?;
+        if let Some((path, error)) = vain {
+            tracing::warn!("{}: a setting does nothing: {error}", path.display());
+        }
         if let Some(listen) = config.listen
             && !listen.ip().is_loopback()
             && (config.admin_token.is_some() && config.tls.is_none())

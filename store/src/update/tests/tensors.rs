@@ -314,7 +314,7 @@ fn a_partition_of_other_tensors_is_refused_by_their_names() {
     let refused = arrival.catalog().unwrap_err();
     let text = refused.to_string();
     assert!(matches!(refused, StoreError::MoveRefused { part: PartId(1), .. }), "{text}");
-    assert!(["emb", "mark", "lode import --into"].iter().all(|it| text.contains(it)), "{text}");
+    assert!(["emb", "mark", "add or drop them"].iter().all(|it| text.contains(it)), "{text}");
 }
 
 #[test]

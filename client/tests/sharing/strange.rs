@@ -149,7 +149,7 @@ fn slots_outside_the_memory_that_was_lent_are_no_rows() {
     // all the same.
     let tier_bytes = SOUND.tier_bytes + 1;
     let error = pull_of(Strange { tier_bytes, ..SOUND }).unwrap_err();
-    assert!(error.to_string().contains("did not say where"), "{error}");
+    assert!(error.to_string().contains("not shared their memory"), "{error}");
 }
 
 #[test]

@@ -375,7 +375,8 @@ pub enum ClientError {
     /// Fewer followers than requested have installed a version.
     #[error(
         "version {version} of partition {part} is committed, but only {found} of {wanted} \
-         followers have it ({lacking}); check that the others run and reach the writer, or wait for fewer"
+         followers have it ({lacking}); check that the others run and reach the \
+         writer, or wait for fewer"
     )]
     FollowersBehind {
         /// The partition.

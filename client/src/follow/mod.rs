@@ -234,8 +234,8 @@ impl FollowedPart {
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
             let begin = |name: &str, n_bytes| {
-                let live = server.live();
-                FetchedFile::begin_next(live, &manifest, name, n_bytes, FetchCheck::ReadBack)
+                let graph = server.live();
+                FetchedFile::begin_next(graph, &manifest, name, n_bytes, FetchCheck::ReadBack)
             };
             fetch_file(link, begin, at, &mut |_| {})?;
         }

@@ -1,7 +1,7 @@
 //! The batches of a schedule with the rows of several tensors, prepared by a background thread.
 //!
 //! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
-//! all that it needs, for callers without such a scope.
+//! everything that it needs, for callers without such a scope.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -28,9 +28,9 @@ use crate::source::{PullKind, RowSource, VersionTag};
 /// Policy for the rows that stay in memory between batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
-    /// No row stays.
+    /// No row is kept.
     Nothing,
-    /// The rows with the nearest next use stay (Belady's MIN).
+    /// The rows with the nearest next use are kept (Belady's MIN).
     Oracle,
 }
 
@@ -41,11 +41,11 @@ pub struct IterationConfig {
     pub worker: u32,
     /// Number of the first batch, counted over all epochs.
     pub first: u32,
-    /// Bounds of the batches that are prepared ahead.
+    /// Bounds of the batches prepared ahead.
     pub window: Window,
-    /// The rows that stay in memory.
+    /// Policy for the rows that stay in memory.
     pub retention: Retention,
-    /// Most bytes of rows: those of the first tensor that are retained or prepared ahead, and those of
+    /// Most bytes of rows: those of the first tensor that are kept or prepared ahead, and those of
     /// the other tensors for two batches.
     pub memory_bytes: u64,
 }
@@ -53,7 +53,7 @@ pub struct IterationConfig {
 /// A batch with the rows of all tensors.
 #[derive(Debug)]
 pub struct ScheduledBatch {
-    /// Number of the batch over all epochs.
+    /// Number of the batch, counted over all epochs.
     pub index: u32,
     /// The batch, with the rows of the first tensor.
     pub prepared: PreparedBatch,
@@ -76,27 +76,27 @@ pub struct ScheduledBatches {
 pub struct IterationStats {
     /// State of the window.
     pub window: PrefetchStats,
-    /// Loads of rows of the first tensor, over the batches that were returned.
+    /// Times of loading rows of the first tensor, over the returned batches.
     pub load: LoadStats,
-    /// Rows that were pulled before the first batch.
+    /// Rows pulled before the first batch.
     pub filled_rows: u64,
-    /// Most rows of the first tensor that are retained.
+    /// Most rows of the first tensor that are kept.
     pub capacity_rows: u64,
 }
 
 impl ScheduledBatches {
     /// Starts a thread that prepares batches of a schedule of the source's graph.
     ///
-    /// The rows of `tensors[0]` are prefetched and retained; those of the others are pulled batch
-    /// by batch. All are of one version, whatever is committed meanwhile: that of `source`.
+    /// The rows of `tensors[0]` are prefetched and kept; those of the others are pulled batch by
+    /// batch. All have the version that `source` is pinned to, whatever is committed meanwhile.
     ///
     /// # Errors
-    /// [`ClientError::Unpinned`] for a source that keeps to no version;
-    /// [`ClientError::UnknownTensor`]; [`ScheduleError::NoSuchBatch`] for a worker without batches.
+    /// [`ClientError::Unpinned`] if the source is not pinned; [`ClientError::UnknownTensor`];
+    /// [`ScheduleError::NoSuchBatch`] for a worker without batches.
     ///
     /// # Panics
     ///
-    /// Without a tensor.
+    /// If `tensors` is empty.
     pub fn start(
         source: &Arc<dyn RowSource>,
         schedule: Arc<Schedule>,
@@ -115,7 +115,7 @@ impl ScheduledBatches {
         if schedule.n_batches(worker) == 0 {
             return Err(ScheduleError::NoSuchBatch { epoch: 0, worker, batch: 0 }.into());
         }
-        // Without capacity: ready batches wait in the window alone.
+        // Without capacity: ready batches wait in the window only.
         let (sender, receiver) = sync_channel(0);
         let stop = Arc::new(AtomicBool::new(false));
         let stats = Arc::default();
@@ -139,8 +139,8 @@ impl ScheduledBatches {
         Ok(Self { receiver, stop, is_awaited, stats, version, process: Generation::now() })
     }
 
-    /// Waits up to `time` for the next batch. Returns `Some(None)` after the last one, and `None`
-    /// when the time is over.
+    /// Waits up to `time` for the next batch. Returns `Some(None)` after the last batch, and `None`
+    /// if the time is over.
     ///
     /// # Errors
     /// Errors of pulls and of the schedule, which end the iteration; in a forked child
@@ -171,7 +171,7 @@ impl ScheduledBatches {
         self.version
     }
 
-    /// Returns the counters so far; none in a forked child.
+    /// Returns the counters so far; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> IterationStats {
         if !self.process.is_current() {
@@ -201,12 +201,12 @@ struct IterationWorker {
     schedule: Arc<Schedule>,
     path: PathBuf,
     others: Vec<String>,
-    /// Bytes of a row of all others together.
+    /// Bytes of a row of all other tensors together.
     others_row_bytes: usize,
     config: IterationConfig,
     sender: SyncSender<Result<ScheduledBatch, ClientError>>,
     stop: Arc<AtomicBool>,
-    /// The caller waits for a batch.
+    /// Whether the caller waits for a batch.
     is_awaited: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
 }
@@ -214,7 +214,7 @@ struct IterationWorker {
 impl IterationWorker {
     fn run(self) {
         if let Err(error) = self.send_batches() {
-            // Fails when the iteration was dropped.
+            // Fails if the iteration was dropped.
             let _ = self.sender.send(Err(error));
         }
     }
@@ -243,7 +243,7 @@ impl IterationWorker {
         })
     }
 
-    /// Returns the batches, the window that fits the memory, and the cost of filling the tier.
+    /// Returns the batches, the window that fits into the memory, and the cost of filling the tier.
     fn batches(&self) -> Result<(ScheduledSource, Window, LoadStats), ClientError> {
         let config = &self.config;
         let schedule = &self.schedule;
@@ -252,7 +252,7 @@ impl IterationWorker {
         let max_nodes = schedule.max_ids() as usize;
         let n_hot = if config.retention == Retention::Oracle { n_nodes.div_ceil(2) } else { 0 };
         let wanted = RowBudget { n_hot, window: config.window.n_batches };
-        // With memory for less than a batch, no row is retained and no batch prepared ahead.
+        // With memory for less than a batch, no row is kept and no batch is prepared ahead.
         let least = RowBudget { n_hot: 0, window: 0 };
         let others_bytes = self.others_row_bytes.saturating_mul(2 * max_nodes) as u64;
         let memory_bytes = config.memory_bytes.saturating_sub(others_bytes);
@@ -300,7 +300,7 @@ impl IterationWorker {
     }
 }
 
-/// The batches of one worker, with the tier of retained rows and the next use of each row.
+/// The batches of one worker, with the tier of kept rows and the next use of each row.
 struct ScheduledSource {
     schedule: Arc<Schedule>,
     worker: u32,
@@ -318,7 +318,7 @@ impl BatchSource for ScheduledSource {
         let per_epoch = self.schedule.n_batches(self.worker);
         let epoch = index / per_epoch;
         let position = index % per_epoch;
-        // Taken before anything can fail: a dropped turn releases the ones that wait for it.
+        // Taken before anything can fail: a dropped turn releases the batches that wait for it.
         let kept: RowResidency = match &self.tier {
             None => None,
             Some((tier, uses)) => {
@@ -340,8 +340,8 @@ impl BatchSource for ScheduledSource {
     }
 }
 
-/// Returns the first `n` rows that the rest of the first epoch uses, in that order. Each has the
-/// number of its batch, counted from the first of the iteration.
+/// Returns the first `n` nodes that the rest of the first epoch uses, in that order. Each has the
+/// number of its batch, counted from the first batch of the iteration.
 fn soonest(
     schedule: &Schedule,
     config: &IterationConfig,
@@ -367,7 +367,7 @@ fn soonest(
 }
 
 /// Computes the next uses in a file of this iteration: beside the schedule, or in the temporary
-/// folder when that is not writable.
+/// folder if that is not writable.
 fn next_uses(schedule: &Schedule, worker: u32, path: &Path) -> Result<NextUses, ClientError> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_were_put_in() {
+    fn bytes_are_read_as_written() {
         let file = memory(8192, SealFlags::SHRINK);
         let memory = SharedMemory::of(file.try_clone().unwrap().into(), 8192).unwrap();
         file.write_all_at(b"rows", 8188).unwrap();

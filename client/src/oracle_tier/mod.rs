@@ -260,9 +260,9 @@ impl Residency for BatchTicket {
 
     /// Waits until the earlier batches have moved their rows or failed.
     ///
-    /// So each slot has the same rows in turn as if every batch ended before the next began. No row
-    /// is read before it has arrived, and none is overwritten while it is still to be read. Rows
-    /// that an earlier batch should have brought, and has not, are pulled with `pull`.
+    /// Each slot thus holds the same rows in turn as if every batch ended before the next began. No
+    /// row is read before it has arrived, and none is overwritten before its last read. Rows that
+    /// an earlier batch failed to bring are pulled with `pull`.
     fn move_rows(
         &mut self,
         at: &[u32],

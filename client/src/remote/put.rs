@@ -122,8 +122,8 @@ impl Client {
                 }
                 continue;
             }
-            // No other server accepts these rows. The writer that a live map names comes back, at
-            // this address or another, so it is waited for.
+            // No other server accepts these rows. The writer in a live map returns at this address
+            // or another, so the put waits for it.
             let is_live = self.map.is_live();
             let actions = failures.iter().map(|failed| match failed.action.without_others() {
                 RetryAction::Again if is_live || view.is_on_its_way(failed) => {

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mended_decides_then_failures_then_the_longest_wait() {
+    fn final_errors_decide_then_failures_then_the_longest_wait() {
         use RetryAction::{Again, AnotherServer, Away, Later, None};
         let decided = |all: &[RetryAction]| RetryAction::deciding(all.iter().copied());
         assert_eq!(decided(&[Later(HINT), Again, None]), None);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_connections_is_away_and_who_lacks_descriptors_is_not() {
+    fn a_refused_connection_means_away_and_a_lack_of_descriptors_does_not() {
         let of = |source: io::Error| {
             let address = "127.0.0.1:9".parse().unwrap();
             RetryAction::of(&ClientError::Connect { address, source })
@@ -269,7 +269,7 @@ mod tests {
         assert!(pauses(long).iter().all(|&pause| pause >= long));
     }
     #[test]
-    fn a_partition_has_no_server_where_that_was_so_twice_in_a_row_for_itself() {
+    fn a_partition_counts_as_missing_after_two_misses_in_a_row() {
         let mut one = retry(Duration::from_secs(1));
         let (a, b) = (PartId(1), PartId(2));
         assert!(!one.confirm_missing(a, true) && !one.confirm_missing(b, true));

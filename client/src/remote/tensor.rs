@@ -46,7 +46,7 @@ impl<'a> RemoteTensor<'a> {
     /// Like [`RemoteTensor::gather`], into memory of the caller.
     ///
     /// # Errors
-    /// Those of [`RemoteTensor::gather`]; `out` has another length.
+    /// See [`RemoteTensor::gather`]. Also fails if `out` has another length.
     pub fn gather_into<T: Element>(
         &self,
         ids: &[NodeId],

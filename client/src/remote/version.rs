@@ -110,7 +110,6 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::commit`].
-    /// As those of [`Client::commit`].
     pub fn commit_pending(&self) -> Result<CommitOutcome, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;

@@ -208,7 +208,7 @@ impl PartitionTransfer {
     /// Runs all steps.
     ///
     /// # Errors
-    /// Those of the steps.
+    /// Returns the error of the step that failed.
     pub fn run(
         plan: TransferPlan,
         progress: &mut dyn FnMut(u64, u64),

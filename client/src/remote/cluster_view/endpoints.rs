@@ -21,12 +21,12 @@ use crate::route::same_graph;
 
 /// Time limit of a first connection to a shard's port. A lost packet is resent after a second.
 const OWN_PORT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Time limit of the second try, after the server has confirmed the port: the obstacle may be gone.
+/// Time limit of the second connection attempt, after the server has confirmed the port.
 const OWN_PORT_AGAIN_TIMEOUT: Duration = Duration::from_millis(300);
 /// A port that times out sooner than this may still be reachable.
 const OWN_PORT_TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// What is known about the ports of one server, for as long as the ports stay the same.
+/// Probe results for the ports of one server, valid while the ports stay the same.
 #[derive(Debug, Default)]
 pub(super) struct PortProbe {
     /// By shard: whether its own port has been reached, so that no firewall explains later silence.

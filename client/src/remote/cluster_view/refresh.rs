@@ -15,7 +15,7 @@ use crate::route::same_graph;
 
 /// Longest wait for a lost server to describe itself again.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same if other servers hold its partitions.
+/// Longest such wait if other servers hold its partitions.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
 impl ClusterView {
@@ -112,7 +112,7 @@ impl ClusterView {
         let (tensors, security) = (Arc::clone(&self.tensors), self.security.clone());
         let mut view = Self::new(servers, tensors, security, Arc::clone(&self.sharing))?;
         view.find_away(self);
-        // Where the ports have changed, the ones that failed are not the ones to be asked now.
+        // Shards with new ports start without the failures of the old ports.
         for (now, before) in view.inherit_probes(self) {
             view.routes.health(now).copy(self.routes.health(before));
         }

@@ -84,7 +84,7 @@ fn tag_of(view: &ClusterView, info: &VolatileInfo, agreed: u16) -> u64 {
 
 impl Client {
     /// Checks failures of requests that named a volatile tensor by its shape. If the servers may
-    /// have declared another shape, asks for it, and remembers it.
+    /// have declared another shape, requests that shape and stores it.
     ///
     /// # Errors
     /// `VolatileChanged` if the tensor has another shape.

@@ -1,4 +1,4 @@
-//! Puts a tier of memory before a source, so that rows that come again are not read again.
+//! Puts a memory tier before a source, so that repeated pulls do not read the same rows again.
 //!
 //! Run with `cargo run -p lodestore-client --example cached_source`.
 
@@ -19,7 +19,7 @@ const N_NODES: u32 = 1000;
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let store = EmbeddedStore::open(&import_ring(dir.path())?, None)?;
-    // Rows in the tier are of one version, whatever is committed meanwhile.
+    // The rows in the tier belong to one version, even if others are committed meanwhile.
     let version = store.live().version();
     let rows = Arc::new(EmbeddedSource::at(Arc::clone(store.live()), version)?);
     let settings = SharedSettings::default();
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Imports a ring of nodes whose row is their number, in two partitions.
+/// Imports a ring of nodes whose row is their id, in two partitions.
 fn import_ring(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (edges, features, graph) = (dir.join("e.npy"), dir.join("x.npy"), dir.join("graph"));
     let ring: Vec<u32> = (0..N_NODES).flat_map(|node| [node, (node + 1) % N_NODES]).collect();

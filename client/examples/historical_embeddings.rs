@@ -1,10 +1,10 @@
-//! Historical embeddings as GNNAutoScale uses them (Fey et al. 2021, arXiv 2106.05609). Batch after
-//! batch, a layer's outputs of the batch are pushed to a history on the server. Those of
-//! out-of-batch neighbours are pulled from it, as old as they may be.
+//! Historical embeddings as in GNNAutoScale (Fey et al. 2021, arXiv 2106.05609). A worker pushes
+//! the first-layer outputs of each batch to a history on the server, and pulls those of
+//! out-of-batch neighbours from it. Pulled rows may be up to one epoch old.
 //!
-//! Two workers own two partitions each, and publish their rows under claims. Weights change from
-//! epoch to epoch, and then no longer. From there on the history is exact after one more epoch
-//! (Lemma 1 there), and so are the outputs.
+//! Two workers own two partitions each, and publish the rows of these under claims. The weights
+//! change in the first epochs and are constant afterwards. One epoch after the last change, the
+//! history and thus the outputs are exact (Lemma 1 of the paper).
 //!
 //! Run with `cargo run -p lodestore-client --example historical_embeddings`.
 
@@ -21,16 +21,17 @@ const N_PARTS: u16 = 4;
 const N_WORKERS: u16 = 2;
 const N_FEATURES: usize = 8;
 const N_HIDDEN: usize = 16;
-/// Weights change up to this epoch.
+/// The last epoch that changes the weights.
 const LAST_CHANGE: Stamp = 4;
 const N_EPOCHS: Stamp = 6;
 
-/// Differences that a worker found for its nodes in an epoch.
+/// Results of a worker in one epoch.
 struct Outcome {
     epoch: Stamp,
-    /// Rows of the history that were not there yet.
+    /// Rows missing from the history.
     n_lacking: usize,
-    /// The largest difference of an output to that of the whole graph with these weights.
+    /// Largest difference between an output and the output of the whole graph with the same
+    /// weights.
     error: f32,
 }
 
@@ -61,16 +62,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (worker, outcomes) in outcomes.into_iter().enumerate() {
         for Outcome { epoch, n_lacking, error } in outcomes? {
             println!("worker {worker}, epoch {epoch}: {n_lacking} lacking, error {error:.6}");
-            assert_eq!(n_lacking > 0, epoch == 1, "each row is there after the first epoch");
-            assert!(error > 1e-3 || epoch > LAST_CHANGE, "histories are behind the weights");
-            assert!(error < 1e-5 || epoch <= LAST_CHANGE + 1, "histories have caught up");
+            assert_eq!(n_lacking > 0, epoch == 1, "after the first epoch no row is missing");
+            assert!(error > 1e-3 || epoch > LAST_CHANGE, "the history is older than the weights");
+            assert!(error < 1e-5 || epoch <= LAST_CHANGE + 1, "the history is up to date");
         }
     }
     server.stop()?;
     Ok(())
 }
 
-/// Goes through the batches of a worker, its partitions, epoch by epoch.
+/// Trains the batches of a worker, which are its partitions, in every epoch.
 fn work(worker: u16, address: &str, truth: &[Vec<f32>]) -> Result<Vec<Outcome>, Box<dyn Error>> {
     let client = Client::connect(&[address], ClientConfig::default())?;
     let book = lodestore_client::RowSource::book(&client).clone();
@@ -98,7 +99,7 @@ fn work(worker: u16, address: &str, truth: &[Vec<f32>]) -> Result<Vec<Outcome>, 
     Ok(outcomes)
 }
 
-/// Returns the outputs of the first layer for a batch: its inputs are features, which never change.
+/// Returns the first-layer outputs of a batch. Their inputs are features, which never change.
 fn first_layer(
     client: &Client,
     batch: &[NodeId],
@@ -111,8 +112,8 @@ fn first_layer(
     Ok(per_node.flat_map(|features| hidden_of(features, epoch)).collect())
 }
 
-/// Returns the outputs of the second layer for a batch, whose first is `hidden`. Those of other
-/// nodes come from the history; returns how many were not there.
+/// Computes the second-layer outputs of a batch whose first-layer outputs are `hidden`, with those
+/// of other nodes from the history. Returns the number of rows missing from the history.
 fn second_layer(
     client: &Client,
     (book, part): (&PartitionBook, PartId),
@@ -126,7 +127,8 @@ fn second_layer(
         range.clone().flat_map(|node| neighbours(NodeId(node))).filter(|it| !is_own(it)).collect();
     others.sort_unstable();
     others.dedup();
-    // At most an epoch old; in the first epoch there are none, and zeros will do.
+    // Rows of the previous epoch or later; in the first epoch there are none, and zeros are
+    // accepted.
     let wanted = match epoch {
         1 => StampWanted::now(0),
         _ => StampWanted::awaited(epoch - 1),
@@ -138,7 +140,7 @@ fn second_layer(
         let row = |it: NodeId| match is_own(&it) {
             true => &hidden[(it.0 - range.start) as usize * N_HIDDEN..][..N_HIDDEN],
             false => {
-                let at = others.binary_search(&it).expect("it was pulled");
+                let at = others.binary_search(&it).expect("all neighbours were pulled");
                 &history[at * N_HIDDEN..][..N_HIDDEN]
             }
         };
@@ -147,7 +149,7 @@ fn second_layer(
     Ok(pulled.lacking().len())
 }
 
-/// Returns the outputs of all nodes with the weights of an epoch, without any history.
+/// Returns the outputs of all nodes with the weights of an epoch, computed without a history.
 fn whole_graph(epoch: Stamp) -> Vec<f32> {
     let features = |node: NodeId| {
         neighbours(node).into_iter().flat_map(|it| {
@@ -165,13 +167,13 @@ fn whole_graph(epoch: Stamp) -> Vec<f32> {
     (0..N_NODES).map(output).collect()
 }
 
-/// Returns a node and those that it learns of: a ring with chords, so that partitions have edges
-/// between them.
+/// Returns a node and its neighbours. The graph is a ring with chords, so that there are edges
+/// between partitions.
 fn neighbours(NodeId(node): NodeId) -> [NodeId; 4] {
     [0, 1, N_NODES - 1, N_NODES / 3].map(|step| NodeId((node + step) % N_NODES))
 }
 
-/// Returns a mean over neighbours, weights, and a ReLU.
+/// Returns the ReLU of a weighted mean over neighbours.
 fn hidden_of(features: &[f32], epoch: Stamp) -> Vec<f32> {
     let n = (features.len() / N_FEATURES) as f32;
     let mean: Vec<f32> = (0..N_FEATURES)
@@ -184,7 +186,7 @@ fn hidden_of(features: &[f32], epoch: Stamp) -> Vec<f32> {
     (0..N_HIDDEN).map(unit).collect()
 }
 
-/// Returns a mean over neighbours, and weights.
+/// Returns a weighted mean over neighbours.
 fn output_of<'a>(rows: impl IntoIterator<Item = &'a [f32]>, epoch: Stamp) -> f32 {
     let (mut sum, mut n) = (0.0, 0.0);
     for row in rows {
@@ -194,7 +196,7 @@ fn output_of<'a>(rows: impl IntoIterator<Item = &'a [f32]>, epoch: Stamp) -> f32
     sum / n
 }
 
-/// Returns a weight, which changes from epoch to epoch until the last change.
+/// Returns a weight; it changes with the epoch up to `LAST_CHANGE`.
 fn weight(from: usize, to: usize, epoch: Stamp) -> f32 {
     let phase = (from * 7 + to * 13) as f32 + epoch.min(LAST_CHANGE) as f32 * 0.4;
     phase.sin() + 0.3

@@ -1,4 +1,4 @@
-//! Prepares batches ahead of the loop that uses them: another thread samples and loads rows.
+//! Prepares batches ahead of the loop that uses them: a background thread samples and loads rows.
 //!
 //! Run with `cargo run -p lodestore-client --example prefetch`.
 
@@ -18,7 +18,7 @@ use lodestore_store::EmbeddedStore;
 
 const N_NODES: u32 = 1000;
 
-/// Batches of 50 consecutive nodes; nothing is kept between them.
+/// Batches of 50 consecutive nodes; no rows are kept between batches.
 struct Consecutive;
 
 impl BatchSource for Consecutive {
@@ -39,7 +39,7 @@ impl BatchSource for Consecutive {
 fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let store = EmbeddedStore::open(&import_ring(dir.path())?, None)?;
-    // Batches ahead are of one version, whatever is committed meanwhile.
+    // All batches have rows of one version, even if others are committed meanwhile.
     let version = store.live().version();
     let rows = Arc::new(EmbeddedSource::at(Arc::clone(store.live()), version)?);
     let loader = BatchLoader::new(rows.clone(), rows, "feat", &[])?;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })
 }
 
-/// Imports a ring of nodes whose row is their number, in two partitions.
+/// Imports a ring of nodes whose row is their id, in two partitions.
 fn import_ring(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (edges, features, graph) = (dir.join("e.npy"), dir.join("x.npy"), dir.join("graph"));
     let ring: Vec<u32> = (0..N_NODES).flat_map(|node| [node, (node + 1) % N_NODES]).collect();

@@ -1,4 +1,4 @@
-//! Serves a small graph and pulls rows of it over a socket.
+//! Serves a small graph and pulls rows over a socket.
 //!
 //! Run with `cargo run -p lodestore-client --example pull`.
 
@@ -20,11 +20,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         ServerConfig { listen, n_shards: 1, ..ServerConfig::new(import_ring(dir.path())?) };
     let server = Server::start(&config)?;
 
-    let address = server.address().ok_or("it listens")?.to_string();
+    let address = server.address().ok_or("the server listens on TCP")?.to_string();
     let client = Client::connect(&[address], ClientConfig::default())?;
     let ids: Vec<NodeId> = (0..100).map(NodeId).collect();
     let mut rows = vec![0f32; ids.len()];
-    // `sync_pull` is for the rows of a batch, `vector_pull` for many.
+    // `sync_pull` is for the rows of one batch, `vector_pull` for many rows.
     let pulled = client.sync_pull("feat", &ids, bytemuck::cast_slice_mut(&mut rows))?;
     println!("{} rows by {} requests: {:?} ...", pulled.rows, pulled.requests, &rows[..4]);
     println!("{} nodes in {} partitions", client.book().n_nodes(), client.book().n_parts());
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Imports a ring of nodes whose row is their number, in two partitions.
+/// Imports a ring of nodes whose row is their id, in two partitions.
 fn import_ring(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (edges, features, graph) = (dir.join("e.npy"), dir.join("x.npy"), dir.join("graph"));
     let ring: Vec<u32> = (0..N_NODES).flat_map(|node| [node, (node + 1) % N_NODES]).collect();

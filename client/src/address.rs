@@ -1,4 +1,4 @@
-//! Addresses of servers as people write them.
+//! Addresses of servers.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,9 +12,10 @@ use thiserror::Error;
 /// Where a server listens: `HOST:PORT`, or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP address in numbers.
+    /// A TCP address as numbers.
     Tcp(SocketAddr),
-    /// A TCP port of a host by its name, which is looked up for every connection: it may move.
+    /// A TCP port of a named host. The name is resolved for every connection, since the host may
+    /// move.
     Host {
         /// Name of the host.
         name: Arc<str>,
@@ -25,13 +26,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A text that is no address.
+/// A text is not an address.
 #[derive(Debug, Error)]
 #[error("`{address}` is not an address: {reason}; write HOST:PORT or unix:PATH")]
 pub struct AddressError {
-    /// As given.
+    /// The text.
     pub address: String,
-    /// The fault of it.
+    /// The fault.
     pub reason: String,
 }
 
@@ -46,11 +47,11 @@ impl FromStr for Address {
             return Ok(Self::Tcp(address));
         }
         let bad = |reason: String| AddressError { address: text.to_owned(), reason };
-        let parts = text.rsplit_once(':').ok_or_else(|| bad("it has no port".to_owned()))?;
+        let parts = text.rsplit_once(':').ok_or_else(|| bad("the port is missing".to_owned()))?;
         let (name, port) = parts;
         let port = port.parse().map_err(|error| bad(format!("port `{port}`: {error}")))?;
         if rustls::pki_types::DnsName::try_from(name).is_err() {
-            return Err(bad(format!("`{name}` is not the name of a host")));
+            return Err(bad(format!("`{name}` is not a host name")));
         }
         Ok(Self::Host { name: name.into(), port })
     }
@@ -67,8 +68,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Returns whether the address means a server of this machine on this machine alone: a Unix
-    /// socket, or loopback.
+    /// Returns whether the address has a meaning on this machine only: a Unix socket, or loopback.
     pub(crate) fn is_of_one_machine(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -77,7 +77,7 @@ impl Address {
         }
     }
 
-    /// Returns the address of shard `shard` of the server at this common address.
+    /// Returns the address of a shard of the server at this common address.
     pub(crate) fn of_shard(&self, shard: u16, port: Option<u16>) -> Self {
         match (self, port) {
             (Self::Unix(path), _) => Self::Unix(shard_socket(path, shard)),
@@ -93,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_are_read_and_printed_alike() {
+    fn addresses_are_printed_as_they_are_read() {
         for text in ["127.0.0.1:7070", "[::1]:7070", "unix:/run/lode.sock", "store-1.lan:7070"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn invalid_addresses_are_reported() {
         for text in ["", "unix:", "127.0.0.1", "127.0.0.1:99999", ":", ":1", "a b:1", "host:x"] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains("HOST:PORT"), "{text}: {error}");

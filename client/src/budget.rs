@@ -1,4 +1,4 @@
-//! How much memory hot sets and batches may take, and what fits into it.
+//! Memory of hot sets and batches: the bound of given sizes, and the sizes that fit a budget.
 
 /// Sizes of the hot sets and of the prefetch window of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,16 +9,16 @@ pub struct RowBudget {
     pub window: usize,
 }
 
-/// Returns the batches that have memory where `window` are prepared ahead. These are the window,
-/// the batch that is trained on, and one that the trainer prepares itself.
+/// Returns the number of batches in memory if `window` are prepared ahead: the window, the batch in
+/// training, and one that the trainer prepares itself.
 fn n_batches(window: u64) -> u64 {
     if window == 0 { 1 } else { window.saturating_add(2) }
 }
 
 impl RowBudget {
     /// Returns 2·n_hot·d + (Q + 2)·m_max·d, in bytes, or 2·n_hot·d + m_max·d without a window:
-    /// `row_bytes` is d, and `max_nodes` the input nodes of the largest batch. RapidGNN's bound
-    /// (section 3) has Q batches, and counts neither the one that is trained on nor one that the
+    /// `row_bytes` is d, and `max_nodes` the input nodes of the largest batch. The bound of
+    /// RapidGNN (section 3) has Q batches: it counts neither the batch in training nor one that the
     /// trainer prepares itself.
     #[must_use]
     pub fn bound_bytes(self, max_nodes: usize, row_bytes: usize) -> u64 {
@@ -27,11 +27,12 @@ impl RowBudget {
         rows.saturating_add(of_batches).saturating_mul(row_bytes as u64)
     }
 
-    /// Returns the same or smaller sizes whose bound is at most `budget_bytes`; none if that holds
-    /// no batch.
+    /// Returns the same or smaller sizes whose bound is at most `budget_bytes`; `None` if not even
+    /// one batch fits.
     ///
-    /// The window shrinks first, down to one batch: more batches ahead save no bytes. Then the
-    /// hot sets shrink, and the last batch of the window goes if it is too large even without them.
+    /// The window shrinks first, down to one batch: batches further ahead save no bytes. Then the
+    /// hot sets shrink. The last batch of the window is dropped if it does not fit without hot
+    /// sets.
     #[must_use]
     pub fn fit(self, budget_bytes: u64, max_nodes: usize, row_bytes: usize) -> Option<Self> {
         let rows = budget_bytes / (row_bytes as u64).max(1);
@@ -42,7 +43,7 @@ impl RowBudget {
         let n_hot = (self.n_hot as u64).min((rows - least) / 2);
         let n_fit = (rows - 2 * n_hot) / max_nodes;
         let window = if n_fit < n_batches(1) { 0 } else { window.min(n_fit - 2) };
-        // Both are at most what they were.
+        // Neither is larger than before.
         Some(Self { n_hot: n_hot as usize, window: window as usize })
     }
 }
@@ -61,7 +62,7 @@ mod tests {
         assert_eq!(fit(4000), Some((100, 4)));
         assert_eq!(fit(3999), Some((100, 3)));
         assert_eq!(fit(2800), Some((100, 1)));
-        assert_eq!(fit(2799), Some((99, 1)), "hot rows give way to the first batch of the window");
+        assert_eq!(fit(2799), Some((99, 1)), "the first batch precedes hot rows");
         assert_eq!(fit(1200), Some((0, 1)));
         assert_eq!(fit(1199), Some((49, 0)));
         assert_eq!(fit(400), Some((0, 0)), "one batch at a time");
@@ -70,7 +71,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_is_within_the_budget_and_no_larger_than_asked(
+        fn fitted_sizes_are_within_the_budget_and_no_larger_than_before(
             n_hot in 0usize..1000, window in 0usize..9, max_nodes in 1usize..300,
             row_bytes in 1usize..9, budget in 0u64..20_000,
         ) {

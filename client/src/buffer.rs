@@ -1,8 +1,8 @@
-//! The memory of one batch of rows, and rows put where each belongs in it.
+//! Memory of one batch of rows, and copies of rows to their positions in it.
 
 use bytemuck::Pod;
 
-/// Rows as bytes, aligned for every dtype, in memory that serves one batch after another.
+/// Rows as bytes, aligned for every dtype. The memory is reused for one batch after another.
 #[derive(Debug, Default)]
 pub struct RowBuffer {
     words: Vec<u64>,
@@ -10,14 +10,14 @@ pub struct RowBuffer {
 }
 
 impl RowBuffer {
-    /// Makes room for exactly `n_bytes`; what the bytes hold is unspecified until written.
+    /// Resizes to exactly `n_bytes`; their content is unspecified until written.
     ///
-    /// Memory grows to the largest batch and stays, so that a steady run allocates nothing.
+    /// Memory grows to the largest batch and is kept, so that a steady run allocates nothing.
     pub fn resize(&mut self, n_bytes: usize) {
         let n_words = n_bytes.div_ceil(size_of::<u64>());
         if self.words.len() < n_words {
-            // Not `resize`: it would copy the old rows to the new place for nothing. The two
-            // exclude each other.
+            // Not `resize`, which would copy the old rows for nothing. The old memory is freed
+            // first.
             self.words = Vec::new();
             self.words = vec![0; n_words];
         }
@@ -30,7 +30,7 @@ impl RowBuffer {
         &bytemuck::cast_slice(&self.words)[..self.n_bytes]
     }
 
-    /// Returns the rows, to be written.
+    /// Returns the rows for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..self.n_bytes]
     }
@@ -42,7 +42,7 @@ impl RowBuffer {
         bytemuck::cast_slice(&self.bytes()[..whole])
     }
 
-    /// Returns the bytes for which there is memory.
+    /// Returns the number of allocated bytes.
     #[must_use]
     pub(crate) fn capacity(&self) -> usize {
         size_of_val(&self.words[..])

@@ -1,4 +1,4 @@
-//! A server of one shard whose answers are slow, or fail, when a test wants it. The row of node i
+//! A server with one shard whose replies are slow, or fail, when a test wants it. The row of node i
 //! is i.
 
 use std::io::{self, Read, Write};
@@ -30,9 +30,9 @@ pub(crate) struct FakeServer {
 #[derive(Default)]
 struct State {
     description: Description,
-    /// Whether it is of wire version 3, which knows no ranges.
+    /// Whether it speaks wire version 3, which has no ranges of versions.
     is_plain: AtomicBool,
-    /// Microseconds before it says hello.
+    /// Microseconds before it sends its hello.
     hello_us: AtomicU64,
     /// Microseconds that a pull takes.
     delay_us: AtomicU64,
@@ -41,26 +41,25 @@ struct State {
     slow_us: AtomicU64,
     /// Whether it ends connections instead of answering pulls.
     breaks: AtomicBool,
-    /// Whether it has no room for another connection.
+    /// Whether it refuses connections as overloaded.
     refuses: AtomicBool,
     /// Whether its rows are wrong.
     falsifies: AtomicBool,
-    /// Microseconds between the halves of an answer; 0 for one piece.
+    /// Microseconds between the halves of a reply; 0 for one piece.
     pause_us: AtomicU64,
-    /// Rows by which the first row, the number and the body of an answer are more than they are
-    /// said to be.
+    /// By how many rows the first row, the row count and the body of a reply are wrong.
     skew: Mutex<[usize; 3]>,
-    /// Version in its answer to the last piece of a put.
+    /// Version in its reply to the last piece of a put.
     push_version: AtomicU32,
     /// The versions of its rows.
     versions: Mutex<Versions>,
-    /// Pieces after the first of a put that it will have lost all pieces before.
+    /// Pieces, other than the first of a put, for which it will have lost all earlier pieces.
     n_to_lose: AtomicU64,
-    /// Pulls after each of which it has the next version, and not the one before.
+    /// Pulls after each of which it commits a version, and drops the previous one.
     n_to_commit: AtomicU64,
     n_pulls: AtomicU64,
     n_described: AtomicU64,
-    /// Pulls whose clients had left before the answer.
+    /// Pulls whose clients had closed the connection before the reply.
     n_given_up: AtomicU64,
 }
 
@@ -69,12 +68,12 @@ impl FakeServer {
         Self::start_as(parts, |_| {})
     }
 
-    /// Starts a server that describes itself otherwise.
+    /// Starts a server with a changed description.
     pub(crate) fn start_as(parts: &[u16], change: impl Fn(&mut Description)) -> Self {
         Self::start_at(TcpListener::bind("127.0.0.1:0").unwrap(), parts, change)
     }
 
-    /// Does the same where another process listens already.
+    /// Like [`Self::start_as`], on a given listener.
     pub(crate) fn start_at(
         listener: TcpListener,
         parts: &[u16],
@@ -112,12 +111,12 @@ impl FakeServer {
         Self { address: address.to_string(), state }
     }
 
-    /// Sets whether it is of wire version 3 from now on.
+    /// Sets whether it speaks wire version 3 from now on.
     pub(crate) fn is_plain(&self, is_so: bool) {
         self.state.is_plain.store(is_so, Ordering::Relaxed);
     }
 
-    /// Sets how long a connection waits for its hello from now on.
+    /// Sets how long it delays its hello from now on.
     pub(crate) fn delay_hello(&self, time: Duration) {
         self.state.hello_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
@@ -127,7 +126,7 @@ impl FakeServer {
         self.state.delay_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Sets the time of one pull in `n` from now on.
+    /// Sets the duration of one pull in `one_in` from now on.
     pub(crate) fn is_slow(&self, one_in: u64, time: Duration) {
         self.state.slow_us.store(time.as_micros() as u64, Ordering::Relaxed);
         self.state.slow_one_in.store(one_in, Ordering::Relaxed);
@@ -137,28 +136,28 @@ impl FakeServer {
         self.state.breaks.store(is_so, Ordering::Relaxed);
     }
 
-    /// Sets whether connections are refused from now on for lack of room.
+    /// Sets whether it refuses connections as overloaded from now on.
     pub(crate) fn refuses(&self, is_so: bool) {
         self.state.refuses.store(is_so, Ordering::Relaxed);
     }
 
-    /// Sets whether each of its rows is that of another node from now on.
+    /// Sets whether it sends the rows of other nodes from now on.
     pub(crate) fn falsifies(&self, is_so: bool) {
         self.state.falsifies.store(is_so, Ordering::Relaxed);
     }
 
-    /// Sets how long it pauses in the middle of each answer from now on.
+    /// Sets how long it pauses in the middle of each reply from now on.
     pub(crate) fn pause(&self, time: Duration) {
         self.state.pause_us.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Skews answers by this many rows from now on: at their start, in the number named, in the
-    /// number sent.
+    /// Skews replies by this many rows from now on: their first row, their row count, and their
+    /// body.
     pub(crate) fn skew(&self, by: [usize; 3]) {
         *self.state.skew.lock().unwrap() = by;
     }
 
-    /// Sets the version in its answers to pushes from now on; it drops their rows.
+    /// Sets the version in its replies to pushes from now on. It drops the pushed rows.
     pub(crate) fn takes_pushes(&self, version: u32) {
         self.state.push_version.store(version, Ordering::Relaxed);
     }
@@ -168,7 +167,8 @@ impl FakeServer {
         *self.state.versions.lock().unwrap() = Versions { lowest: version, above: Vec::new() };
     }
 
-    /// Loses the pieces that came before the next `n` that are not the first of their put.
+    /// Makes it lose the earlier pieces at each of the next `n` pieces that are not the first of
+    /// their put.
     pub(crate) fn loses_pieces(&self, n: u64) {
         self.state.n_to_lose.store(n, Ordering::SeqCst);
     }
@@ -192,7 +192,7 @@ impl FakeServer {
 }
 
 impl State {
-    /// Runs until the client leaves or breaks a rule.
+    /// Serves until the client closes the connection or breaks the protocol.
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         thread::sleep(Duration::from_micros(self.hello_us.load(Ordering::Relaxed)));
@@ -201,7 +201,7 @@ impl State {
         }
         let mut theirs = [0; HELLO_BYTES];
         if self.is_plain.load(Ordering::Relaxed) {
-            // As its servers do: without waiting, and ends what says anything else.
+            // Like servers of that version: sends at once, and closes after any other hello.
             stream.write_all(&plain_hello(3))?;
             stream.read_exact(&mut theirs)?;
             if theirs != plain_hello(3) {
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// Returns the refusal of a version that another commit has made, or that is not here.
+    /// Returns the refusal of a version that another commit has made, or that the server lacks.
     fn refuses_version(&self, request: &Request) -> Option<Failure> {
         let (wanted, found) = (request.floors.lowest, self.versions.lock().unwrap().lowest);
         let code = if wanted.is_other_history(found) {
@@ -283,7 +283,7 @@ impl State {
         versions.lowest.tag += 1;
     }
 
-    /// Appends a chunk of an answer.
+    /// Appends a chunk of a reply.
     fn append_rows(&self, first_row: u32, rows: &[u8], frame: &mut Vec<u8>) {
         let n_rows = (rows.len() / ROW_BYTES) as u32;
         let versions = self.versions.lock().unwrap().clone();
@@ -291,7 +291,7 @@ impl State {
         frame.extend_from_slice(rows);
     }
 
-    /// Returns the answer to a piece of a put.
+    /// Returns the reply to a piece of a put.
     fn pushed(&self, push: &Push) -> Reply {
         if push.piece > 0 && takes_one(&self.n_to_lose) {
             let (code, message) = (FailureCode::PutLost, "none is here".into());
@@ -301,13 +301,13 @@ impl State {
         Reply::Pushed { version: if push.is_last { version } else { 0 } }
     }
 
-    /// Returns an answer with these rows that is wrong, if it is to be.
+    /// Returns a wrong reply with these rows, if skewed.
     fn skewed(&self, rows: &[u8]) -> Option<Vec<u8>> {
         let [first_row, named, come] = *self.skew.lock().unwrap();
         if first_row + named + come == 0 {
             return None;
         }
-        // Two rows less than were asked for, and then what is wrong.
+        // Two rows less than requested, and then the skew.
         let n_rows = rows.len() / ROW_BYTES - 2;
         let mut frame = Vec::new();
         Reply::Rows {
@@ -320,7 +320,7 @@ impl State {
         Some(frame)
     }
 
-    /// Waits as long as a pull takes; returns whether it is answered then.
+    /// Waits for the duration of a pull; returns whether to reply to it.
     fn waits(&self, stream: &TcpStream) -> bool {
         let number = self.n_pulls.fetch_add(1, Ordering::Relaxed) + 1;
         let one_in = self.slow_one_in.load(Ordering::Relaxed);
@@ -335,13 +335,12 @@ impl State {
     }
 }
 
-/// Returns whether one is left, and takes it.
 fn takes_one(left: &AtomicU64) -> bool {
     let less = |n: u64| n.checked_sub(1);
     left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
 }
 
-/// Says hello with the refusal, as a server without room does, and reads the bytes that still
+/// Sends the hello with a refusal, as an overloaded server does, then reads the bytes that still
 /// arrive.
 fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let (message, retry_after) = ("no room".into(), Duration::from_millis(5));

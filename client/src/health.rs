@@ -1,4 +1,4 @@
-//! How a server has done lately: how fast it answers, and whether it is worth asking now.
+//! The recent health of a server: how fast it replies, and whether it is worth asking now.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,57 +7,58 @@ use lodestore_graph::fork::PerProcess;
 
 use crate::latency_estimate::QuantileEstimate;
 
-/// After a first failure a server is left alone for this long, where another can be asked; it
-/// doubles.
+/// A server rests for this long after its first failure, if another can be asked. The time doubles
+/// with each failure.
 const REST_MIN: Duration = Duration::from_millis(250);
-/// Longest time for which a server that fails is left alone.
+/// Longest rest of a server that fails.
 const REST_MAX: Duration = Duration::from_secs(30);
-/// A server that lost a hedge is deprioritised for this many times the time it had.
+/// A server that lost a hedge is asked second for this many times the time that it had.
 const OUTRUN_FACTOR: u32 = 10;
-/// A latency counts half after this time, so that a server that was slow is tried again.
+/// A latency counts half as much after this time, so that a slow server is tried again.
 const HALF_LIFE: Duration = Duration::from_secs(10);
-/// Share of a new latency in the average.
+/// Weight of a new latency in the average.
 const WEIGHT: f64 = 0.2;
-/// Bound of the first answer of a server without measurements.
+/// Time limit of the first reply of a server without measurements.
 const ANSWER_LIMIT_UNKNOWN: Duration = Duration::from_secs(1);
 const ANSWER_LIMIT_MIN: Duration = Duration::from_millis(200);
 const ANSWER_LIMIT_MAX: Duration = Duration::from_secs(2);
-/// How often its usual latency an answer may take before another server is asked.
+/// A reply may take this multiple of the usual latency before another server is asked.
 const PATIENCE_FACTOR: f64 = 10.0;
-/// Bytes per second at which rows come at least, before another server is asked.
+/// Lowest rate of rows, in bytes per second, before another server is asked.
 const RATE_MIN: f64 = 8e6;
 
-/// From when times are counted; a forked child counts on.
+/// Origin of times. A forked child keeps that of its parent.
 static START: PerProcess<Instant> = PerProcess::new();
 
-/// One server's record, shared by the threads of a client. Figures of different moments may mix,
-/// which costs a choice that is not the best.
+/// Record of one server, shared by the threads of a client. Figures of different moments may mix,
+/// which at worst makes a choice that is not the best.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Average in microseconds, 0 for none yet, and when it was updated last.
+    /// Average latency in microseconds; 0 for none yet.
     latency_us: AtomicU64,
+    /// When the average was updated last.
     measured_us: AtomicU64,
     failed_us: AtomicU64,
     rests_until_us: AtomicU64,
     strikes: AtomicU32,
-    /// An outage was reported that has not ended.
+    /// Whether an outage was reported that has not ended.
     is_away: AtomicBool,
-    /// Until when another is asked that has beaten it in a hedge.
+    /// Until when the server that won a hedge against this one is asked first.
     outrun_until_us: AtomicU64,
-    /// Estimate of the time until rows begin to arrive.
+    /// Estimate of the p95 time until rows begin to arrive.
     tail: QuantileEstimate,
-    /// Busy share of its time, by its own report: it ranks servers without measurements.
+    /// Busy share of the server's time, as it reports. Ranks servers without measurements.
     busy_permille: AtomicU32,
 }
 
 impl Health {
-    /// Records an answer.
+    /// Records a reply.
     pub(crate) fn answered(&self, latency: Duration, now: Instant) {
         self.took(latency, now);
         self.is_well();
     }
 
-    /// Records an answer without a measured latency.
+    /// Records a reply without a known latency.
     pub(crate) fn is_well(&self) {
         self.strikes.store(0, Ordering::Relaxed);
         self.is_away.store(false, Ordering::Relaxed);
@@ -71,14 +72,14 @@ impl Health {
         self.measured_us.store(at(now), Ordering::Relaxed);
     }
 
-    /// Records the first rows of an answer.
+    /// Records the latency of the first rows of a reply.
     pub(crate) fn began(&self, latency: Duration) {
         self.tail.record(latency);
     }
 
-    /// Records that another server answered first, while this one had not after this time. For some
-    /// time the other is asked first, so that no other pull waits for this one. The other may be
-    /// the hedge. A server that had less time than its slow answers take has lost nothing.
+    /// Records that another server replied first, while this one had not replied after `after`. The
+    /// other server, perhaps the hedge, is asked first for some time, so that no other pull waits
+    /// for this one. A server that had less time than its p95 has not lost.
     pub(crate) fn lost_hedge(&self, after: Duration, now: Instant) {
         if self.slow().is_none_or(|slow| after < slow) {
             return;
@@ -91,18 +92,18 @@ impl Health {
         }
     }
 
-    /// Returns how long an answer takes on average, once there was one.
+    /// Returns the average latency, once known.
     pub(crate) fn usual(&self) -> Option<Duration> {
         let us = self.latency_us.load(Ordering::Relaxed);
         (us > 0).then(|| Duration::from_micros(us))
     }
 
-    /// Returns the time in which 19 of 20 answers begin to come, once that is known.
+    /// Returns the p95 time until a reply begins, once known.
     pub(crate) fn slow(&self) -> Option<Duration> {
         self.tail.time()
     }
 
-    /// Records the load that it has reported, from 0 to 1.
+    /// Records the load that the server has reported, from 0 to 1.
     pub(crate) fn tells(&self, busy: f64) {
         self.busy_permille.store((busy * 1000.0) as u32, Ordering::Relaxed);
     }
@@ -113,31 +114,31 @@ impl Health {
         self.rest(REST_MAX.min(REST_MIN * (1 << strikes.min(10))), now);
     }
 
-    /// Records that it refuses connections; returns whether that is the first time since its last
-    /// answer.
+    /// Records that the server refuses connections. Returns whether it is the first refusal since
+    /// its last reply.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_away.swap(true, Ordering::Relaxed)
     }
 
-    /// Rests the server for a while, as it has requested.
+    /// Lets the server rest for some time, as after a failure or at its own request.
     pub(crate) fn rest(&self, time: Duration, now: Instant) {
         self.failed_us.store(at(now), Ordering::Relaxed);
         self.rests_until_us.store(at(now + time), Ordering::Relaxed);
     }
 
-    /// Ends its rest: it has registered its address, which is worth an immediate try.
+    /// Ends the rest: the server has registered its address, which is worth an immediate attempt.
     pub(crate) fn is_back(&self) {
         self.rests_until_us.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether it is left alone if another can be asked.
+    /// Returns whether the server rests: it is not asked while another can be.
     pub(crate) fn is_resting(&self, now: Instant) -> bool {
         self.rests_until_us.load(Ordering::Relaxed) > at(now)
     }
 
-    /// Returns the cost of asking this server; the lower the better. It is the time of an answer,
-    /// halved as it ages, and more if another server has just won a hedge against this one. Among
-    /// resting servers it is lowest for the one whose last failure is longest ago.
+    /// Returns the cost of asking this server, the lower the better: its latency, halved as it
+    /// ages, and more if another server has just won a hedge against it. Among resting servers, the
+    /// one that failed longest ago has the lowest cost.
     pub(crate) fn cost(&self, now: Instant) -> f64 {
         if self.is_resting(now) {
             return 1e12 + self.failed_us.load(Ordering::Relaxed) as f64;
@@ -153,15 +154,15 @@ impl Health {
         self.latency_us.load(Ordering::Relaxed) as f64 * 0.5f64.powf(halvings)
     }
 
-    /// Returns how long an answer of `n_bytes` may take before another server is asked. It is more
-    /// with every attempt, since all of them may be slow.
+    /// Returns how long a reply of `n_bytes` may take before another server is asked. The limit
+    /// doubles with every attempt, since all servers may be slow.
     pub(crate) fn answer_limit(&self, n_bytes: usize, attempt: u32) -> Duration {
         let usual = self.usual().map_or(ANSWER_LIMIT_UNKNOWN, |us| us.mul_f64(PATIENCE_FACTOR));
         let first = usual.clamp(ANSWER_LIMIT_MIN, ANSWER_LIMIT_MAX);
         (first + Duration::from_secs_f64(n_bytes as f64 / RATE_MIN)) * (1 << attempt.min(6))
     }
 
-    /// Takes over what another record knows.
+    /// Copies the record of another server, apart from its reported load.
     pub(crate) fn copy(&self, other: &Self) {
         let pairs = [
             (&self.latency_us, &other.latency_us),
@@ -181,7 +182,7 @@ impl Health {
 
 fn at(time: Instant) -> u64 {
     let start = *START.get_or(|parents| parents.copied().unwrap_or_else(Instant::now));
-    // One more than since the start, so that 0 is none.
+    // Plus one, so that 0 means none.
     u64::try_from(time.saturating_duration_since(start).as_micros()).unwrap_or(u64::MAX - 1) + 1
 }
 
@@ -192,20 +193,20 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn the_faster_is_cheaper_and_the_slower_is_tried_again_some_time() {
+    fn the_faster_server_is_cheaper_and_the_slower_is_tried_again_later() {
         let (now, fast, slow) = (Instant::now(), Health::default(), Health::default());
         fast.answered(MS(1), now);
         slow.answered(MS(8), now);
         assert!(fast.cost(now) < slow.cost(now));
         let later = now + 4 * HALF_LIFE;
         fast.answered(MS(1), later);
-        assert!(slow.cost(later) < fast.cost(later), "it is unknown whether it still is slow");
+        assert!(slow.cost(later) < fast.cost(later), "it may be slow no longer");
         slow.answered(MS(8), later);
         assert!(fast.cost(later) < slow.cost(later));
     }
 
     #[test]
-    fn who_fails_rests_longer_each_time_and_is_forgiven_when_it_answers() {
+    fn a_failing_server_rests_longer_each_time_until_it_replies() {
         let (mut now, health) = (Instant::now(), Health::default());
         let mut rests = Vec::new();
         for _ in 0..12 {
@@ -221,7 +222,10 @@ mod tests {
         health.failed(now);
         let other = Health::default();
         other.answered(MS(500), now);
-        assert!(health.cost(now) > other.cost(now), "any other is better than one that rests");
+        assert!(
+            health.cost(now) > other.cost(now),
+            "any other server is better than a resting one"
+        );
         health.answered(MS(1), now);
         assert!(!health.is_resting(now));
         health.failed(now);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_outrun_is_asked_second_for_a_moment_and_rests_no_longer_for_it() {
+    fn a_server_that_loses_a_hedge_is_asked_second_for_a_moment_and_does_not_rest() {
         let (now, health, other) = (Instant::now(), Health::default(), Health::default());
         health.answered(MS(1), now);
         other.answered(MS(2), now);
@@ -254,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_follows_what_is_usual_within_bounds() {
+    fn the_answer_limit_follows_the_usual_latency_within_bounds() {
         let (now, health) = (Instant::now(), Health::default());
         assert_eq!(health.answer_limit(0, 0), ANSWER_LIMIT_UNKNOWN);
         health.answered(MS(50), now);

@@ -1,20 +1,20 @@
-//! How long slow answers take: a running estimate of a high quantile, in one word.
+//! The p95 of latencies: a running estimate of a high quantile, in one word.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Part of the answers that take longer than the estimate.
+/// Share of replies that take longer than the estimate.
 const SHARE: f64 = 0.05;
-/// Growth of the estimate with an answer that took longer. Other answers shrink it by less, so that
-/// it settles where a share of [`SHARE`] takes longer.
+/// Growth of the estimate after a reply that took longer. Other replies shrink it by less, so that
+/// a share of [`SHARE`] takes longer once it settles.
 const GROWTH: f64 = 0.2;
-/// Number of answers before it has an estimate.
+/// Replies before there is an estimate.
 const SEEN_MIN: u32 = 20;
-/// The first estimate is this multiple of the first answer.
+/// The first estimate is this multiple of the first latency.
 const FIRST_FACTOR: f64 = 3.0;
 
-/// The time that 95 of 100 answers take at most, shared by the threads of a client. An update that
-/// is lost between two of them is one answer less that was seen.
+/// The time that 95 of 100 replies take at most, shared by the threads of a client. Of two
+/// concurrent updates one may be lost, and its reply is not counted.
 #[derive(Debug, Default)]
 pub(crate) struct QuantileEstimate {
     /// In nanoseconds, as the bits of an f64; 0 before the first answer.
@@ -23,7 +23,7 @@ pub(crate) struct QuantileEstimate {
 }
 
 impl QuantileEstimate {
-    /// Records an answer that took this time, or had not come by then.
+    /// Records a reply that took this time, or had not arrived by then.
     pub(crate) fn record(&self, time: Duration) {
         let (time_ns, old) = (time.as_nanos() as f64, self.estimate_ns());
         let new = if old == 0.0 {
@@ -38,13 +38,13 @@ impl QuantileEstimate {
         self.n_seen.store(n_seen.saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the estimate, once enough has been seen.
+    /// Returns the estimate, once enough replies were recorded.
     pub(crate) fn time(&self) -> Option<Duration> {
         let is_known = self.n_seen.load(Ordering::Relaxed) >= SEEN_MIN;
         is_known.then(|| Duration::from_nanos(self.estimate_ns() as u64))
     }
 
-    /// Takes over what another has seen.
+    /// Copies another estimate.
     pub(crate) fn copy(&self, other: &Self) {
         self.estimate.store(other.estimate.load(Ordering::Relaxed), Ordering::Relaxed);
         self.n_seen.store(other.n_seen.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against the share that is counted afterwards, of latencies with a long tail.
+        /// Compared with the share that is counted, of latencies with a long tail.
         #[test]
-        fn about_one_of_twenty_answers_takes_longer(
+        fn about_one_of_twenty_replies_takes_longer(
             seed in 1u64..1 << 40, median_us in 20.0f64..20_000.0, spread in 0.1f64..1.5,
         ) {
             let (tail, mut n_longer, mut state) = (QuantileEstimate::default(), 0, seed);
             for i in 0..6000 {
-                // Twelve uniform numbers make a normal one; times are lognormal.
+                // The sum of twelve uniform numbers is about normal; times are lognormal.
                 let normal: f64 = (0..12).map(|_| {
                     state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     (state >> 40) as f64 / (1u64 << 24) as f64
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_no_estimate_at_first_and_follows_when_all_get_slower() {
+    fn there_is_no_estimate_at_first_and_it_follows_a_slowdown() {
         let tail = QuantileEstimate::default();
         for _ in 0..SEEN_MIN {
             assert_eq!(tail.time(), None);

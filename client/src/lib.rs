@@ -1,14 +1,14 @@
-//! The trainer's access to rows: sources, batch loading, the hot sets and the prefetcher.
+//! Access to the rows of a graph: sources, batch loading, hot sets and the prefetcher.
 //!
-//! This crate does not know what is trained, the layout of rows on disk, or which policy is best.
-//! It turns node ids into bytes of rows, from wherever they are, and accounts for what moved.
+//! This crate does not know what is trained, how rows are stored on disk, or which policy is best.
+//! It turns node ids into bytes of rows, from wherever they are, and counts what it moved.
 //!
-//! A [`RowSource`] has the rows: a [`Client`] of servers, an [`EmbeddedSource`] of files, or either
-//! behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] make batches of it.
-//! `examples/` has programs for each.
+//! A [`RowSource`] provides the rows: a [`Client`] of servers, an [`EmbeddedSource`] of files, or
+//! either behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] assemble batches from
+//! it. `examples/` has a program for each.
 //!
-//! Whoever keeps rows keeps a version: [`RowSource::pinned_version`] is that of a source, and what
-//! keeps rows over commits takes a source that has one. `docs/guide.md` has the rule for each.
+//! Whoever keeps rows over commits must keep one version: such types take a source that is pinned,
+//! see [`RowSource::pinned_version`]. `docs/guide.md` has the rule for each.
 //!
 //! ```no_run
 //! use lodestore_client::{Client, ClientConfig, ClientError};

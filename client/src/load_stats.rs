@@ -11,34 +11,34 @@ use crate::source::{PullStats, TierRows};
 pub struct LoadStats {
     /// Rows of the worker's own partitions.
     pub local_rows: u64,
-    /// Rows of other partitions found in the hot set, or in a tier of their source.
+    /// Rows of other partitions found in the hot set, or in a tier of the source.
     pub hit_rows: u64,
-    /// Part of `hit_rows` that tiers of their source, or an earlier batch that was loaded together
-    /// with this one, had. The hot set had the others.
+    /// Part of `hit_rows` found in tiers of the source, or in an earlier batch that was loaded
+    /// together with this one. The hot set had the others.
     pub found: TierRows,
-    /// Rows of other partitions that had to be pulled.
+    /// Rows of other partitions that were pulled.
     pub remote_rows: u64,
     /// Bytes of those pulls.
     pub remote_bytes: u64,
-    /// Requests that the pulls took, one per server asked.
+    /// Requests of the pulls, one per server asked.
     pub pulls: u64,
-    /// Part of `remote_rows` that came beside what a batch asked for.
+    /// Part of `remote_rows` that was pulled beyond what the batch needs.
     pub ahead_rows: u64,
     /// Time from the ids to the last row in place.
     pub seconds: f64,
-    /// Part of it that looked rows up: in the partition book, the hot set, and tiers, which copy
-    /// what they find.
+    /// Part of `seconds` for look-ups: in the partition book, the hot set, and in tiers, which copy
+    /// the rows that they find.
     pub lookup_seconds: f64,
-    /// Part of it that waited for rows which travelled.
+    /// Part of `seconds` waiting for pulled rows.
     pub pull_seconds: f64,
-    /// Part of it that read the worker's own rows, from disk or from memory, to their places.
+    /// Part of `seconds` reading the worker's own rows from disk or memory to their places.
     pub read_seconds: f64,
-    /// Part of it that put other rows in place: kept ones, and those that travelled.
+    /// Part of `seconds` copying other rows to their places: cached ones and pulled ones.
     pub copy_seconds: f64,
 }
 
 impl LoadStats {
-    /// Returns the stats of rows that were pulled and nothing else.
+    /// Returns the stats of pulled rows alone.
     #[must_use]
     pub fn from_pull(pull: PullStats) -> Self {
         Self {

@@ -1,11 +1,11 @@
-//! Bytes that have come from a server and were not yet used. Pure: the owner of the socket reads.
+//! Received bytes that were not used yet. Does no I/O: the owner of the socket reads.
 
 use std::io;
 
 use lodestore_schema::limits::PREFIX_BYTES;
 use lodestore_schema::{Prefix, Reply, WireError};
 
-/// Bytes asked of the socket at a time: a chunk of rows and its head.
+/// Bytes requested from the socket at a time: a chunk of rows with its head.
 const BUFFER_BYTES: usize = 272 << 10;
 
 /// A buffer of received bytes, in order.
@@ -15,12 +15,12 @@ pub(crate) struct ReadBuffer {
     end: usize,
 }
 
-/// Offset of the next reply.
+/// The next reply in the buffer.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 pub(crate) enum Head {
-    /// Its head has been used; this many bytes of body follow.
+    /// The head was consumed; this many bytes of body follow.
     Whole(Reply, usize),
-    /// This many bytes must have arrived before its head can be read.
+    /// This many bytes must be buffered before the head can be read.
     Needs(usize),
 }
 
@@ -29,20 +29,20 @@ impl ReadBuffer {
         Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 }
     }
 
-    /// Returns the number of bytes that wait to be used.
+    /// Returns the number of unused bytes.
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// Uses the next `n_bytes`, which must have come.
+    /// Consumes the next `n_bytes`, which must be buffered.
     pub(crate) fn take(&mut self, n_bytes: usize) -> &[u8] {
         let start = self.start;
         self.start += n_bytes;
         &self.buffer[start..start + n_bytes]
     }
 
-    /// Reads once, as much as there is and fits, and at least enough room for `n_bytes` in all;
-    /// 0 at the end of the stream.
+    /// Reads once, as much as fits; the buffer has room for at least `n_bytes` in all. Returns 0 at
+    /// the end of the stream.
     pub(crate) fn read_more(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
@@ -58,7 +58,7 @@ impl ReadBuffer {
         Ok(n_read)
     }
 
-    /// Returns the head of the next reply, if it has come.
+    /// Returns the head of the next reply, if it is buffered.
     pub(crate) fn head(&mut self) -> Result<Head, WireError> {
         let waiting = &self.buffer[self.start..self.end];
         let Some((&prefix, rest)) = waiting.split_first_chunk::<PREFIX_BYTES>() else {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_and_bodies_come_out_whole_however_they_came() {
+    fn heads_and_bodies_are_whole_however_they_arrive() {
         let mut bytes = Vec::new();
         for first_row in 0..40 {
             Reply::Rows { first_row, n_rows: 1, versions: Versions::default() }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_past_its_limit_is_refused_before_it_is_believed() {
+    fn a_length_past_its_limit_is_rejected_before_memory_is_allocated() {
         let mut read_buffer = ReadBuffer::new();
         read_buffer.read_more(|buffer| (&[0xff; 8][..]).read(buffer), 8).unwrap();
         assert!(matches!(read_buffer.head(), Err(WireError::FrameTooLarge { .. })));

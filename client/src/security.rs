@@ -1,4 +1,4 @@
-//! Credentials that a client shows to servers over TCP, and requires of them.
+//! Credentials that a client presents to servers over TCP, and requires of them.
 
 use std::fmt;
 use std::fs::File;
@@ -16,21 +16,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::error::ClientError;
 
-/// Token and certificates of a client; by default none, and connections in the clear.
+/// Token and certificates of a client. The default has none, and does not encrypt connections.
 ///
-/// Over a Unix socket neither is used: its mode restricts the users that may open it.
+/// Over a Unix socket neither is used: the mode of the socket restricts its users.
 #[derive(Clone, Default)]
 pub struct Security {
     pub(crate) token: Option<Token>,
     pub(crate) tls: Option<Arc<Tls>>,
 }
 
-/// How TLS is spoken. Sessions that can be resumed are kept behind a lock, and each may be resumed
-/// once: a forked child takes none over.
+/// Configuration of TLS. Sessions for resumption are kept behind a lock, and each may be resumed
+/// once, so a forked child inherits none.
 pub(crate) struct Tls(PerProcess<Arc<rustls::ClientConfig>>);
 
 impl Tls {
-    /// Returns how this process speaks it.
+    /// Returns the configuration of this process.
     pub(crate) fn config(&self) -> Arc<rustls::ClientConfig> {
         let own = self.0.get_or(|parents| {
             let parents = parents.unwrap_or_else(|| unreachable!("it is made with one"));
@@ -49,11 +49,12 @@ impl Security {
         Self { token: Some(token), ..self }
     }
 
-    /// Speaks TLS with servers whose certificates an authority in the file `ca` has signed. Shows a
-    /// certificate of its own if `identity` (certificate and key) is given. All are PEM.
+    /// Speaks TLS with servers whose certificates are signed by an authority in the file `ca`.
+    /// Presents its own certificate if `identity` (certificate and key) is given. All files are
+    /// PEM.
     ///
     /// # Errors
-    /// [`ClientError::Tls`] when a file cannot be used.
+    /// [`ClientError::Tls`] if a file cannot be used.
     pub fn with_tls(
         self,
         ca: &Path,
@@ -89,7 +90,7 @@ impl fmt::Debug for Security {
     }
 }
 
-/// Reads all certificates of a file, of which there must be one.
+/// Reads all certificates of a file; there must be at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ClientError> {
     pem::certificates(open(path)?).map_err(|reason| bad(path, reason))
 }

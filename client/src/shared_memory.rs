@@ -1,4 +1,4 @@
-//! Memory of a server of this machine with rows in it: the one place of this crate with `unsafe`.
+//! Mapped memory of a server on this machine. The only module of this crate with `unsafe`.
 
 use std::fs::File;
 use std::io;
@@ -10,30 +10,30 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::SealFlags;
 use thiserror::Error;
 
-/// Bytes of rows that are being prefetched while one is copied. A core can wait for that many
-/// together, and they are still in its nearest cache at their turn.
+/// Bytes of rows that are prefetched while one row is copied. A core can wait for that many
+/// concurrently, and they are still in its L1 cache when they are copied.
 const AHEAD_BYTES: usize = 4 << 10;
 
-/// A row that is outside the memory where it is said to be.
+/// A slot that is outside its memory.
 #[derive(Debug, Error)]
-#[error("a row in slot {slot} of memory with {n_slots}")]
+#[error("slot {slot} is out of range: the memory has {n_slots} slots")]
 pub(crate) struct BadSlot {
     slot: usize,
     n_slots: usize,
 }
 
-/// Memory of a server, mapped to be read.
+/// Memory of a server, mapped read-only.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     map: MmapRaw,
-    /// Where it begins in the map.
+    /// Where the memory begins in the map.
     start: usize,
     n_bytes: usize,
 }
 
 impl SharedMemory {
-    /// Maps `n_bytes` of a server's memory, where it puts rows. Fails unless it has that many for
-    /// good: a touch of truncated memory would end this process.
+    /// Maps `n_bytes` of the memory to which a server copies rows. Fails unless its size is sealed:
+    /// reading truncated memory would end this process.
     pub(crate) fn of(descriptor: OwnedFd, n_bytes: usize) -> io::Result<Self> {
         let file = File::from(descriptor);
         check(&file, SHARED_BYTES_MAX as u64, 0, n_bytes as u64)?;
@@ -41,7 +41,7 @@ impl SharedMemory {
         Ok(Self { map, start: 0, n_bytes })
     }
 
-    /// Maps the memory from `offset` on where the server keeps rows. None of it is read for that.
+    /// Maps the memory in which a server keeps rows, from `offset` on. Does not read it.
     pub(crate) fn of_tier(descriptor: OwnedFd, offset: u64, n_bytes: u64) -> io::Result<Self> {
         let file = File::from(descriptor);
         let file_bytes = check(&file, LENT_BYTES_MAX, offset, n_bytes)?;
@@ -52,8 +52,8 @@ impl SharedMemory {
         let map = |start: usize, n_bytes| {
             MmapOptions::new().offset(start as u64).len(n_bytes).map_raw_read_only(&file)
         };
-        // Huge pages want a place in memory as far from a multiple of their size as that in the
-        // file; most often the next mapping of a length comes to where the one before was.
+        // For huge pages, the address must have the same remainder modulo their size as the offset
+        // in the file. The next mapping of the same length mostly gets the same address.
         let len = file_bytes - file_bytes.min(LENT_PAGE_BYTES);
         let first = if len == 0 { 0 } else { map(0, len)?.as_ptr().addr() % LENT_PAGE_BYTES };
         if first <= offset && offset - first + n_bytes <= len {
@@ -62,7 +62,6 @@ impl SharedMemory {
         Ok(Self { map: map(0, offset + n_bytes)?, start: offset, n_bytes })
     }
 
-    /// Returns its length.
     pub(crate) fn len(&self) -> usize {
         self.n_bytes
     }
@@ -70,11 +69,11 @@ impl SharedMemory {
     /// Copies the rows in `slots` (u32, little-endian), each to its position in `out`.
     ///
     /// # Errors
-    /// A slot that is none, before anything is copied.
+    /// A slot is out of range; nothing was copied.
     ///
     /// # Panics
     ///
-    /// Unless there is a row in `out` for each position.
+    /// If `out` has no row for a position.
     pub(crate) fn gather(
         &self,
         slots: &[[u8; 4]],
@@ -102,14 +101,14 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Prefetches a row, or the start of a long one, whose rest the processor guesses.
+    /// Prefetches a row. Of a long row only the start: the processor prefetches the rest.
     #[inline]
     fn prefetch(&self, slot: usize, row_bytes: usize) {
         let row = self.map.as_ptr().wrapping_add(self.start + slot * row_bytes);
         prefetch_lines(row, row_bytes.min(AHEAD_BYTES));
     }
 
-    /// Copies the bytes from `start` on that fill `out`; they must be within the memory.
+    /// Copies the bytes from `start` on to `out`; they must be within the memory.
     #[expect(unsafe_code, reason = "what another process may change cannot be a slice")]
     pub(crate) fn copy_to(&self, start: usize, out: &mut [u8]) {
         let is_within = self.n_bytes.checked_sub(start).is_some_and(|left| out.len() <= left);
@@ -135,9 +134,9 @@ fn check(file: &File, most: u64, offset: u64, n_bytes: u64) -> io::Result<u64> {
     let Some(end) = end else {
         return unfit(format!("{n_bytes} bytes from {offset} on; the limit is {most}"));
     };
-    // Only files in memory have seals at all.
+    // Only memory files have seals.
     if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK) {
-        return unfit("it can be cut short".to_owned());
+        return unfit("the file can be truncated: its size is not sealed".to_owned());
     }
     let found_bytes = file.metadata()?.len();
     if found_bytes < end {
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_sealed_or_shorter_than_announced_is_not_mapped() {
+    fn memory_that_is_not_sealed_or_is_shorter_than_announced_is_not_mapped() {
         let sealed = || memory(8192, SealFlags::SHRINK);
         for (file, n_bytes) in [
             (memory(8192, SealFlags::GROW), 8192),
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_were_put_in() {
+    fn bytes_are_read_as_written() {
         let file = memory(8192, SealFlags::SHRINK);
         let memory = SharedMemory::of(file.try_clone().unwrap().into(), 8192).unwrap();
         file.write_all_at(b"rows", 8188).unwrap();

@@ -1,4 +1,4 @@
-//! Connected sockets that wait until a deadline or not at all, in the clear or under TLS.
+//! Connected sockets, with or without TLS, that wait until a deadline or not at all.
 
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -24,33 +24,33 @@ use crate::address::Address;
 use crate::error::ClientError;
 use crate::security::Security;
 
-/// A host that does not answer is given up after this time, so that another can be tried.
+/// Time limit of a connection attempt, so that another host can be tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A connected socket of either kind. Every wait of a read or a write ends by its deadline: a peer
-/// that sends a byte now and then cannot stretch it.
+/// A connected socket of either kind. Every wait of a read or a write ends at its deadline: a peer
+/// that sends a byte now and then does not extend it.
 pub(crate) struct Socket {
-    /// A TCP or a Unix socket, on which the system itself never waits.
+    /// A TCP or Unix socket in non-blocking mode.
     fd: OwnedFd,
-    /// Without one nothing waits.
+    /// Deadline of waits; `None` to wait for nothing.
     deadline: Option<Instant>,
-    /// Whether reads wait.
+    /// Whether reads wait until the deadline.
     reads_wait: bool,
-    /// Origin of the connection.
+    /// The process that opened the connection.
     process: Generation,
 }
 
-/// Byte stream of a connection: TCP, Unix, with or without TLS.
+/// Byte stream of a connection: TCP or Unix, with or without TLS.
 pub(crate) enum Stream {
     Plain(Socket),
     Tls(Box<StreamOwned<ClientConnection, Socket>>),
 }
 
 impl Stream {
-    /// Connects until `reach_by`, and agrees on keys where `security` asks for that.
+    /// Connects until `reach_by`, and does the TLS handshake if `security` asks for TLS.
     ///
     /// # Errors
-    /// `Connect` where no server is reached; another where one is.
+    /// `Connect` if no server is reached; another error if one is.
     pub(crate) fn connect(
         address: &Address,
         security: &Security,
@@ -67,7 +67,7 @@ impl Stream {
             Address::Unix(path) => connect_unix(path),
         };
         let fd = fd.map_err(|source| ClientError::Connect { address: address.clone(), source })?;
-        // A peer that has accepted the connection has the whole time, for keys as for the hello.
+        // A peer that has accepted the connection has until `deadline`, for TLS as for the hello.
         let socket = Socket::new(fd, deadline);
         let Some((tls, name)) = security.tls.as_ref().zip(server_name(address)) else {
             return Ok(Self::Plain(socket));
@@ -86,18 +86,18 @@ impl Stream {
         Ok(Self::Tls(Box::new(stream)))
     }
 
-    /// Sets until when writes may wait from now on, and reads if they shall.
+    /// Sets the deadline of writes, and of reads if `reads_wait`.
     pub(crate) fn set_deadline(&mut self, deadline: Instant, reads_wait: bool) {
         let socket = self.socket_mut();
         (socket.deadline, socket.reads_wait) = (Some(deadline), reads_wait);
     }
 
-    /// Ends waiting: neither reads nor writes wait from now on.
+    /// Makes reads and writes return at once from now on.
     pub(crate) fn never_wait(&mut self) {
         self.socket_mut().deadline = None;
     }
 
-    /// Returns whether bytes that were written have not left yet.
+    /// Returns whether written bytes have not been sent yet.
     #[cfg(feature = "load")]
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
@@ -106,12 +106,13 @@ impl Stream {
         }
     }
 
-    /// Returns whether bytes may have come that the socket no longer reports.
+    /// Returns whether received bytes may be buffered that polling the socket does not show.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Reads as [`Read::read`] does, from a Unix socket with a descriptor that came with the bytes.
+    /// Like [`Read::read`]; from a Unix socket also returns a descriptor that arrived with the
+    /// bytes.
     pub(crate) fn read_with_descriptor(
         &mut self,
         buffer: &mut [u8],
@@ -132,7 +133,7 @@ impl Stream {
         Ok((n_bytes, descriptors.last()))
     }
 
-    /// Returns whether this process has connected it, and not one that it was forked from.
+    /// Returns whether this process opened the connection, rather than its parent.
     pub(crate) fn is_own(&self) -> bool {
         self.socket().process.is_current()
     }
@@ -152,22 +153,22 @@ impl Stream {
     }
 }
 
-/// Returns a reason in words, where rustls has but a name for it.
+/// Returns a reason in words for which rustls has only a name.
 pub(crate) fn plainly(reason: &str) -> String {
     if reason.contains("CaUsedAsEndEntity") {
-        let words = "the server shows the certificate of an authority as its own; sign one for the \
-                     server with it (docs/operations.md, Secure)";
+        let words = "the server presents the certificate of an authority as its own; sign one for \
+                     the server with it (docs/operations.md, Secure)";
         return words.to_owned();
     }
     if reason.contains("CertificateRequired") {
-        let words = "the server requires a certificate of its clients; give one that the server's \
-                     authority for clients has signed, and the key of it";
+        let words = "the server requires a certificate of its clients; give one that is signed by \
+                     the server's authority for clients, and its key";
         return words.to_owned();
     }
     pem::certificate_fault(reason)
 }
 
-/// Returns what a server's certificate must be for; none over a Unix socket.
+/// Returns the name that a server's certificate must have; none over a Unix socket.
 fn server_name(address: &Address) -> Option<ServerName<'static>> {
     match address {
         Address::Tcp(at) => Some(at.ip().into()),
@@ -176,21 +177,21 @@ fn server_name(address: &Address) -> Option<ServerName<'static>> {
     }
 }
 
-/// Resolves a name by the system, which may take any time. So a thread of its own does it, and is
+/// Resolves a name through the system, which may take any time. A separate thread does that, and is
 /// left behind at the deadline.
 fn resolve(name: &Arc<str>, port: u16, by: Instant) -> io::Result<Vec<SocketAddr>> {
     let (sender, found) = mpsc::channel();
     let name = Arc::clone(name);
     std::thread::Builder::new().name("lode-resolve".into()).spawn(move || {
         let found = (&*name, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        // The waiter is gone: the result is unused.
+        // The receiver may be gone: the result is unused.
         let _ = sender.send(found);
     })?;
     let left = by.saturating_duration_since(Instant::now());
     found.recv_timeout(left).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Connects to the first of several addresses that takes the connection.
+/// Connects to the first of several addresses that accepts.
 fn connect_tcp(addresses: &[SocketAddr], by: Instant) -> io::Result<OwnedFd> {
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
     for (address, n_left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -217,7 +218,7 @@ fn connect_unix(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Returns the reason why this user may not open a socket, as far as that can be seen.
+/// Returns the reason why this user may not open a socket, as far as it is visible.
 fn not_allowed(path: &Path) -> io::Error {
     let Ok(socket) = std::fs::metadata(path) else { return Errno::ACCESS.into() };
     let (mode, owner) = (socket.mode() & 0o777, socket.uid());
@@ -233,7 +234,7 @@ impl Socket {
         Self { fd, deadline: Some(deadline), reads_wait: true, process: Generation::now() }
     }
 
-    /// Tries until something has come, or the deadline has.
+    /// Tries until bytes arrive, or until the deadline.
     fn read_by<T>(&self, read: impl FnMut(&OwnedFd) -> io::Result<T>) -> io::Result<T> {
         let deadline = self.deadline.filter(|_| self.reads_wait);
         self.waiting(PollFlags::IN, deadline, read)
@@ -267,7 +268,6 @@ impl Socket {
     }
 }
 
-/// Returns the same time in the form of the system.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() }
 }
@@ -279,11 +279,11 @@ impl Read for Socket {
 }
 
 impl Drop for Socket {
-    /// Ends the connection. A close alone does not where a forked child has the descriptor too; for
-    /// the same reason a child ends nothing here.
+    /// Shuts the connection down: closing alone does not if a forked child has the descriptor too.
+    /// For the same reason a child shuts nothing down.
     fn drop(&mut self) {
         if self.process.is_current() {
-            // It may be over already.
+            // The connection may be closed already.
             let _ = shutdown(&self.fd, Shutdown::Both);
         }
     }
@@ -310,12 +310,12 @@ impl Read for Stream {
 }
 
 impl Write for Stream {
-    /// Writes bytes; under TLS some of them may wait to be sent, see [`Self::flush`].
+    /// Writes bytes. Under TLS some of them may stay buffered, see [`Self::flush`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
             Self::Tls(stream) => match stream.write(bytes) {
-                // Its buffer is full.
+                // The TLS buffer is full.
                 Ok(0) if !bytes.is_empty() => Err(io::ErrorKind::WouldBlock.into()),
                 written => written,
             },
@@ -331,8 +331,8 @@ impl Write for Stream {
 }
 
 impl Drop for Stream {
-    /// Sends TLS's close notification, as far as it can without waiting. A forked child does not:
-    /// the stream is its parent's.
+    /// Sends the close notification of TLS if that needs no wait. A forked child does not: the
+    /// stream belongs to its parent.
     fn drop(&mut self) {
         if !self.is_own() {
             return;
@@ -340,7 +340,7 @@ impl Drop for Stream {
         let Self::Tls(stream) = self else { return };
         stream.sock.deadline = None;
         stream.conn.send_close_notify();
-        // A peer that does not receive it sees the end.
+        // A peer that does not receive it sees the end of the stream.
         let _ = stream.conn.write_tls(&mut stream.sock);
     }
 }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_is_taken_for_a_server_is_reported_in_words() {
+    fn a_server_with_the_certificate_of_an_authority_is_reported_in_words() {
         let error = rustls::Error::InvalidCertificate(rustls::CertificateError::Other(
             rustls::OtherError(Arc::new(rustls::Error::General("CaUsedAsEndEntity".to_owned()))),
         ));

@@ -1,4 +1,4 @@
-//! A small graph in memory whose source counts pulls, and can be slow or fail.
+//! A small graph in memory whose source counts its pulls, and can be slow or fail.
 
 use std::{
     sync::{
@@ -22,11 +22,11 @@ pub(crate) const ROW_BYTES: usize = 4;
 /// Three partitions of 10, 20 and 10 nodes; the row of node i is i, as u32.
 pub(crate) struct TestSource {
     rows: MemorySource,
-    /// Waited before every pull.
+    /// Pause before every pull.
     pub(crate) delay: Duration,
     /// Pulls that still succeed.
     pub(crate) good_pulls: AtomicU64,
-    /// The version that its rows keep to.
+    /// The version that the source is pinned to.
     pub(crate) version: Option<VersionTag>,
     /// Ids and kind of each pull.
     pub(crate) pulls: Mutex<Vec<(Vec<NodeId>, PullKind)>>,
@@ -43,7 +43,7 @@ impl TestSource {
         Self { rows: source, delay, good_pulls, version, pulls }
     }
 
-    /// Returns a source whose rows keep to no version.
+    /// Returns a source that is not pinned.
     pub(crate) fn unpinned() -> Arc<Self> {
         Arc::new(Self { version: None, ..Self::new(Duration::ZERO, u64::MAX) })
     }
@@ -90,7 +90,6 @@ pub(crate) fn loader(remote: &Arc<TestSource>) -> BatchLoader {
     BatchLoader::new(local, Arc::clone(remote) as _, "x", &[PartId(1)]).unwrap()
 }
 
-/// Returns the rows of these nodes.
 pub(crate) fn rows_of(nodes: &[NodeId]) -> Vec<u8> {
     nodes.iter().flat_map(|node| node.0.to_le_bytes()).collect()
 }
@@ -99,7 +98,7 @@ pub(crate) fn nodes(ids: impl IntoIterator<Item = u32>) -> Vec<NodeId> {
     ids.into_iter().map(NodeId).collect()
 }
 
-/// Returns the same of a worker that owns partition 1 and has its rows in memory.
+/// Like [`loader`], with the worker's own rows in memory.
 pub(crate) fn loader_in_memory() -> BatchLoader {
     let source = || TestSource::new(Duration::ZERO, u64::MAX);
     BatchLoader::new(Arc::new(source().rows), Arc::new(source()), "x", &[PartId(1)]).unwrap()

@@ -1,4 +1,4 @@
-//! A client and servers in one process: rows that are read, put and published.
+//! A client and servers in one process: pulls, puts, and volatile tensors.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

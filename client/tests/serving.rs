@@ -1,5 +1,5 @@
-//! A client and servers in one process. Every row arrives as it was imported, for any partitions,
-//! shards, sockets and ways of asking, and errors are reported.
+//! A client and servers in one process. Pulls return the imported rows for any number of partitions
+//! and shards, any socket and any kind of request. Errors are reported.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +25,7 @@ fn config(graph: &Path, n_shards: u16) -> ServerConfig {
 
 fn start(config: &ServerConfig) -> (Server, String) {
     let server = Server::start(config).expect("the server starts");
-    let address = server.address().expect("TCP was asked for").to_string();
+    let address = server.address().expect("the configuration has a TCP address").to_string();
     (server, address)
 }
 
@@ -47,7 +47,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// Returns all nodes in an order without locality, some of them twice.
+/// Returns all nodes in random order, some of them twice.
 fn all_ids(n_nodes: u32) -> Vec<NodeId> {
     let mut ids = shuffled_ids(n_nodes, n_nodes as usize);
     ids.extend_from_within(..ids.len().min(100));
@@ -55,7 +55,7 @@ fn all_ids(n_nodes: u32) -> Vec<NodeId> {
 }
 
 #[test]
-fn every_row_arrives_whatever_the_layout() {
+fn every_row_is_pulled_for_any_layout() {
     const N_NODES: u32 = 5003;
     for n_parts in [1, 2, 7] {
         let dir = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn every_row_arrives_whatever_the_layout() {
                 let (server, address) =
                     start(&ServerConfig { tier_bytes, ..config(&graph, n_shards) });
                 let client = connect(&[&address]);
-                // Twice: from disk, then from whatever the tier has kept.
+                // The first pull reads from disk, the second also from the tier.
                 for _ in 0..2 {
                     assert_rows(&ids, &pull(&client, &ids).unwrap());
                 }
@@ -91,8 +91,8 @@ fn every_policy_serves_right_rows_from_a_tier_smaller_than_a_batch() {
     for policy in PolicyKind::ALL {
         let settings = ServerConfig { policy, tier_bytes: 64 << 10, ..config(&graph, 2) };
         if PolicySpec::try_from(policy).is_err() || policy == PolicyKind::Unbounded {
-            let told = Server::start(&settings).err().unwrap().to_string();
-            assert!(told.contains(policy.name()) && told.contains("s3-fifo"), "{told}");
+            let message = Server::start(&settings).err().unwrap().to_string();
+            assert!(message.contains(policy.name()) && message.contains("s3-fifo"), "{message}");
             continue;
         }
         let (server, address) = start(&settings);
@@ -138,15 +138,15 @@ fn unix_sockets_serve_the_same_rows() {
     let ids = all_ids(1000);
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     server.stop().unwrap();
-    assert!(!path.exists(), "the socket file goes with the server");
-    // A socket that a killed server has left behind is replaced.
+    assert!(!path.exists(), "the server removes its socket file");
+    // A server replaces the socket file that a killed server has left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     Server::start(&config).unwrap().stop().unwrap();
     std::fs::write(&path, "a file").unwrap();
     assert!(matches!(Server::start(&config), Err(ServerError::SocketPath { .. })));
 }
 
-/// A client that knows no shards: it asks the common port for everything.
+/// A client that ignores shards and sends every request to the common port.
 struct PlainClient(TcpStream);
 
 impl PlainClient {
@@ -205,7 +205,7 @@ fn a_client_without_shards_is_served_by_forwarding() {
 }
 
 #[test]
-fn an_empty_list_is_an_answer_not_an_error() {
+fn a_pull_of_no_rows_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 10, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));
@@ -218,7 +218,7 @@ fn an_empty_list_is_an_answer_not_an_error() {
 }
 
 #[test]
-fn graphs_of_no_node_and_of_one_are_served() {
+fn graphs_of_zero_and_one_nodes_are_served() {
     for n_nodes in [0, 1] {
         let dir = tempfile::tempdir().unwrap();
         let graph = feature_graph(dir.path(), n_nodes, WIDTH, 2);
@@ -233,7 +233,7 @@ fn graphs_of_no_node_and_of_one_are_served() {
 }
 
 #[test]
-fn more_ids_than_one_request_may_have_are_split() {
+fn pulls_of_more_ids_than_fit_one_request_are_split() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, 1, 1);
     let (server, address) = start(&config(&graph, 1));
@@ -250,7 +250,7 @@ fn more_ids_than_one_request_may_have_are_split() {
 }
 
 #[test]
-fn a_wrong_request_is_refused_and_the_connection_continues() {
+fn an_invalid_request_is_refused_and_the_connection_stays_usable() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 2);
     let only_first = ServerConfig { parts: vec![PartId(0)], ..config(&graph, 1) };
@@ -278,21 +278,21 @@ fn a_wrong_request_is_refused_and_the_connection_continues() {
 }
 
 #[test]
-fn what_is_no_frame_ends_only_its_connection() {
+fn an_invalid_frame_closes_only_its_connection() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 1);
     let (server, address) = start(&config(&graph, 1));
     let closed = |mut stream: TcpStream| {
         let mut rest = Vec::new();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        // A reset is as good an end as an orderly one.
+        // The server may reset the connection or close it.
         let _ = stream.read_to_end(&mut rest);
-        assert!(rest.len() <= 16, "nothing after the hello");
+        assert!(rest.len() <= 16, "nothing follows the hello");
     };
     let mut http = TcpStream::connect(&address).unwrap();
     http.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     closed(http);
-    // A head and a body past their limits, then garbage within them.
+    // A head and a body above their limits, then a garbage head of valid length.
     for prefix in [[0xff; 8], [8, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f], [8, 0, 0, 0, 0, 0, 0, 0]] {
         let mut client = PlainClient::connect(&address);
         client.0.write_all(&prefix).unwrap();
@@ -305,7 +305,7 @@ fn what_is_no_frame_ends_only_its_connection() {
 }
 
 #[test]
-fn a_peer_that_is_no_server_is_named() {
+fn a_peer_with_another_protocol_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let peer = std::thread::spawn(move || {
@@ -318,7 +318,7 @@ fn a_peer_that_is_no_server_is_named() {
 }
 
 #[test]
-fn damage_on_disk_is_reported_with_file_and_page_and_spoils_no_other_row() {
+fn corruption_on_disk_is_reported_with_file_and_page_and_affects_no_other_row() {
     let dir = tempfile::tempdir().unwrap();
     // 96-byte rows: page 1 holds rows 43 to 85.
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
@@ -331,8 +331,8 @@ fn damage_on_disk_is_reported_with_file_and_page_and_spoils_no_other_row() {
     let error = pull(&client, &[NodeId(50)]).unwrap_err();
     let ClientError::Refused { failure, .. } = &error else { panic!("{error:?}") };
     assert_eq!(failure.code, FailureCode::Damaged);
-    let told = error.to_string();
-    assert!(told.contains("feat.v1.seg") && told.contains("page 1"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("feat.v1.seg") && message.contains("page 1"), "{message}");
     let sound = [NodeId(0), NodeId(500)];
     assert_rows(&sound, &pull(&client, &sound).unwrap());
     server.stop().unwrap();
@@ -351,10 +351,10 @@ fn a_port_in_use_is_reported() {
     server.stop().unwrap();
 }
 
-/// A unit starts a server again after some seconds, in which more tries fail than a pull has
-/// attempts.
+/// A service manager restarts a server after some seconds. More requests fail in this time than a
+/// pull has attempts.
 #[test]
-fn a_server_that_restarts_is_waited_for_within_the_deadline() {
+fn pulls_and_puts_wait_for_a_restarting_server_within_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
     let (server, address) =
@@ -386,7 +386,7 @@ fn a_server_that_restarts_is_waited_for_within_the_deadline() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_named_as_it_was_given_with_the_tries() {
+fn an_unreachable_server_is_named_as_configured_with_the_number_of_tries() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
     let (server, address) = start(&config(&graph, 2));
@@ -460,7 +460,7 @@ fn another_graph_at_the_same_address_is_refused() {
 }
 
 #[test]
-fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
+fn a_server_restarted_with_other_shards_and_ports_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 1);
     let (server, address) = start(&config(&graph, 2));
@@ -470,7 +470,8 @@ fn a_server_that_comes_back_with_other_shards_and_ports_is_found() {
     server.stop().unwrap();
     let again = ServerConfig { listen: Some(address.parse().unwrap()), ..config(&graph, 1) };
     let (server, _) = start(&again);
-    // Alternating stripes: merged without sorting, the shards' positions would look contiguous.
+    // The nodes alternate between stripes: merged without sorting, the shards' positions would look
+    // contiguous.
     let ids: Vec<NodeId> = [0, 700, 1, 701].map(NodeId).into();
     assert_rows(&ids, &pull(&client, &ids).unwrap());
     server.stop().unwrap();

@@ -1,5 +1,5 @@
-//! Rows through memory that a server of the same machine shares. They equal those by the socket,
-//! and a peer that forges, dies, or is refused leaves nothing behind.
+//! Rows in memory that a server shares with a client of the same machine. They equal rows sent over
+//! the socket, and the server reclaims memory from clients that misbehave or disconnect.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -32,7 +32,7 @@ use testing::features::{feature_graph, row_of, shuffled_ids};
 const N_NODES: u32 = 20_011;
 const WIDTH: u32 = 24;
 const ROW_BYTES: usize = WIDTH as usize * 4;
-/// Rows of an answer that fills all slots and comes again to every one.
+/// Rows of a reply that fills the slots of the shared memory three times.
 const MANY: usize = 3 * SHARED_SLOTS * CHUNK_BYTES / ROW_BYTES;
 
 struct Served {
@@ -41,7 +41,7 @@ struct Served {
     _dir: (tempfile::TempDir, MutexGuard<'static, ()>),
 }
 
-/// One test at a time: open descriptors of a process cannot be attributed to a test.
+/// Serializes the tests: open descriptors of a process cannot be attributed to a test.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn serve(n_shards: u16, tier_bytes: u64) -> Served {
@@ -52,7 +52,7 @@ fn serve_as(change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     serve_rows(WIDTH, change)
 }
 
-/// Returns the same with rows of this many values.
+/// Serves rows of `width` values.
 fn serve_rows(width: u32, change: impl FnOnce(ServerConfig) -> ServerConfig) -> Served {
     let alone = ALONE.lock().ignore_poison();
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn shared_bytes(server: &Server) -> u64 {
     server.stats().iter().map(|shard| shard.shared_bytes).sum()
 }
 
-/// Returns some ids, more than there are nodes if need be.
+/// Returns ids in random order; they repeat if `n_ids` exceeds the number of nodes.
 fn ids(n_ids: usize) -> Vec<NodeId> {
     shuffled_ids(N_NODES, N_NODES as usize).into_iter().cycle().take(n_ids).collect()
 }
@@ -85,10 +85,10 @@ fn assert_rows(ids: &[NodeId], rows: &[u8]) {
 }
 
 #[test]
-fn rows_are_those_of_the_socket_in_any_number() {
+fn any_number_of_shared_rows_equals_those_of_the_socket() {
     let edge = SHARED_CHUNK_BYTES_MIN / ROW_BYTES;
     let chunk = CHUNK_BYTES / ROW_BYTES;
-    // Without a tier there is nothing to lend.
+    // Without a tier the server lends no rows.
     for (n_shards, policy) in
         [(1, PolicyKind::Sieve), (2, PolicyKind::Sieve), (2, PolicyKind::None)]
     {
@@ -119,9 +119,13 @@ fn rows_are_those_of_the_socket_in_any_number() {
         let before = shared_bytes(&server);
         assert!(before > 0);
         pull(&plain, &ids(MANY), Kind::Sync);
-        assert_eq!(shared_bytes(&server), before, "who does not ask gets the socket");
+        assert_eq!(
+            shared_bytes(&server),
+            before,
+            "a client without shared memory gets rows over the socket"
+        );
         pull(&shared, &ids(edge / 2), Kind::Sync);
-        assert_eq!(shared_bytes(&server), before, "a few rows are not worth it");
+        assert_eq!(shared_bytes(&server), before, "few rows are sent over the socket");
         pull(&shared, &ids(MANY), Kind::Vector);
         let more = shared_bytes(&server) - before;
         assert!(more as usize > MANY * ROW_BYTES * 9 / 10, "{more} bytes");
@@ -129,7 +133,7 @@ fn rows_are_those_of_the_socket_in_any_number() {
     }
 }
 
-/// A client by hand.
+/// A raw connection to a server.
 struct Plain(UnixStream);
 
 impl Plain {
@@ -152,7 +156,7 @@ impl Plain {
         self.0.write_all(&frame).unwrap();
     }
 
-    /// Returns the next answer without its body; `None` at the end.
+    /// Returns the next reply without its body, or `None` at the end of the stream.
     fn answer(&mut self) -> Option<Reply> {
         let mut prefix = [0; PREFIX_BYTES];
         self.0.read_exact(&mut prefix).ok()?;
@@ -163,7 +167,7 @@ impl Plain {
         Some(Reply::decode(&head).unwrap())
     }
 
-    /// Asks for memory and for more rows than it holds, and takes none of them.
+    /// Requests shared memory and more rows than it holds, and acknowledges no chunk.
     fn with_all_lent(socket: &Path) -> Self {
         let mut client = Self::open(socket);
         client.ask(RequestBody::Share, &[]);
@@ -178,8 +182,8 @@ impl Plain {
     }
 }
 
-/// Returns the number of files and maps of rings and tiers that this process, the server's, has
-/// open.
+/// Returns the number of open files and maps of rings and tiers in this process, which runs the
+/// server.
 fn n_open() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -197,15 +201,15 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn memory_is_bounded_and_comes_back_from_the_dead_and_from_liars() {
+fn shared_memory_is_bounded_and_reclaimed_from_disconnected_and_lying_clients() {
     let Served { server, socket, _dir } = serve(1, 2 * SHARED_BYTES_PER_SHARD * 16);
     let n_regions = SHARED_BYTES_PER_SHARD as usize / (SHARED_SLOTS * CHUNK_BYTES);
     let before = n_open();
     let lent: Vec<Plain> = (0..n_regions).map(|_| Plain::with_all_lent(&socket)).collect();
-    // The descriptors that these clients were sent went with their reads: only maps are left.
+    // These clients read without receiving the descriptors, which closes them: only maps are left.
     assert_eq!(n_open(), before + n_regions);
 
-    // One more is refused, and gets its rows all the same.
+    // The server refuses to share memory with one more client, and still sends its rows.
     let mut late = Plain::open(&socket);
     late.ask(RequestBody::Share, &[]);
     let refusal = late.answer().unwrap();
@@ -218,17 +222,17 @@ fn memory_is_bounded_and_comes_back_from_the_dead_and_from_liars() {
     assert_rows(&ids, &out);
     assert_eq!(shared_bytes(&server), by_memory);
 
-    // They die with everything lent to them, and others have the memory.
+    // They disconnect with all slots in use, and the server gives the memory to others.
     drop(lent);
-    wait_until("the memory of the dead is back", || n_open() == before);
+    wait_until("the memory of disconnected clients is reclaimed", || n_open() == before);
     let client = connect(&socket, true);
     client.sync_pull("feat", &ids, &mut out).unwrap();
     assert_rows(&ids, &out);
     assert!(shared_bytes(&server) > by_memory);
     drop(client);
-    wait_until("so is that of the living", || n_open() == before);
+    wait_until("the memory of the dropped client is reclaimed", || n_open() == before);
 
-    // A client with a false acknowledgement is closed.
+    // The server closes the connection of a client that sends a false acknowledgement.
     let lies: [fn(&mut Plain); 4] = [
         |client| client.ask(RequestBody::Stat, &[]),
         |client| client.ask(RequestBody::Taken, &[NodeId(0)]),
@@ -242,14 +246,15 @@ fn memory_is_bounded_and_comes_back_from_the_dead_and_from_liars() {
     }
     let mut liar = Plain::open(&socket);
     liar.ask(RequestBody::Taken, &[]);
-    assert_eq!(liar.answer(), None, "nothing was lent");
-    // To take too often spoils the liar's own rows; after the answer nothing is awaited.
+    assert_eq!(liar.answer(), None, "nothing was shared to acknowledge");
+    // Early acknowledgements only spoil the client's own rows. After the reply, the server expects
+    // none and closes the connection.
     let mut liar = Plain::with_all_lent(&socket);
     for _ in 0..3 * SHARED_SLOTS {
         liar.ask(RequestBody::Taken, &[]);
     }
     while liar.answer().is_some() {}
-    wait_until("liars keep nothing", || n_open() == before);
+    wait_until("the memory of lying clients is reclaimed", || n_open() == before);
 
     let mut twice = Plain::open(&socket);
     twice.ask(RequestBody::Share, &[]);
@@ -258,12 +263,12 @@ fn memory_is_bounded_and_comes_back_from_the_dead_and_from_liars() {
     let refusal = twice.answer().unwrap();
     assert!(matches!(&refusal, Reply::Failure(f) if f.code == FailureCode::Invalid));
     server.stop().unwrap();
-    assert!(before > 0, "tiers");
-    wait_until("nothing outlives the server", || n_open() == 0);
+    assert!(before > 0, "tiers are mapped");
+    wait_until("a stopped server has released all memory", || n_open() == 0);
 }
 
 #[test]
-fn a_server_without_memory_to_spare_sends_rows_by_the_socket() {
+fn a_server_without_memory_to_share_sends_rows_over_the_socket() {
     let Served { server, socket, _dir } = serve(1, 1 << 20);
     let (client, ids) = (connect(&socket, true), ids(MANY));
     let mut out = vec![0; MANY * ROW_BYTES];
@@ -274,15 +279,15 @@ fn a_server_without_memory_to_spare_sends_rows_by_the_socket() {
 }
 
 #[test]
-fn a_server_that_stops_finishes_an_answer_that_was_not_acknowledged() {
+fn a_stopping_server_finishes_a_reply_without_acknowledgements() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
     let (address, ids) = (socket.clone(), ids(MANY));
     let mut client = Plain::with_all_lent(&address);
     let stopping = std::thread::spawn(move || server.stop());
-    // The rest comes by the socket.
+    // The server sends the rest over the socket.
     let mut n_rows = SHARED_SLOTS * (CHUNK_BYTES / ROW_BYTES);
     while n_rows < ids.len() {
-        let chunk = client.answer().expect("the answer is finished");
+        let chunk = client.answer().expect("the server finishes the reply");
         let Reply::Rows { first_row, n_rows: more, .. } = chunk else { panic!("{chunk:?}") };
         assert_eq!(first_row as usize, n_rows);
         n_rows += more as usize;

@@ -1,5 +1,6 @@
-//! Puts, commits and compactions through servers. Every pull that begins after the commit of a put
-//! was acknowledged sees its row, and no earlier pull does, whatever the layout.
+//! Puts, commits and compactions through servers, for several layouts. A put row is visible to
+//! every pull that begins after the acknowledgement of its commit, and to no pull before the
+//! commit.
 
 mod concurrent;
 mod cuts;
@@ -37,7 +38,7 @@ fn config(graph: &Path, n_shards: u16) -> ServerConfig {
 
 fn start(config: &ServerConfig) -> (Server, String) {
     let server = Server::start(config).expect("the server starts");
-    let address = server.address().expect("TCP was asked for").to_string();
+    let address = server.address().expect("the configuration has a TCP address").to_string();
     (server, address)
 }
 
@@ -52,7 +53,7 @@ fn pull(client: &Client, ids: &[NodeId]) -> Result<Vec<u8>, ClientError> {
     Ok(out)
 }
 
-/// Returns the row of `node` that was put as its `turn`th, from 1; every part of it encodes both.
+/// Returns the row of `node` for a turn, from 1. Every 8 bytes encode both.
 fn put_row(node: NodeId, turn: u32) -> Vec<u8> {
     [node.0, turn].repeat(WIDTH as usize / 2).iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -61,18 +62,21 @@ fn put_rows(ids: &[NodeId], turn: u32) -> Vec<u8> {
     ids.iter().flat_map(|&id| put_row(id, turn)).collect()
 }
 
-/// Returns which turn's row this is, 0 for the imported one; panics for a row of another node or a
-/// mix.
+/// Returns the turn of a row, 0 for the imported row. Panics for a torn row, or the row of another
+/// node.
 fn turn_of(node: NodeId, row: &[u8]) -> u32 {
     if row == row_of(node, WIDTH) {
         return 0;
     }
     let turn = u32::from_le_bytes(row[4..8].try_into().unwrap());
-    assert!(row == put_row(node, turn), "node {node}: neither the old row nor a new one");
+    assert!(
+        row == put_row(node, turn),
+        "node {node}: neither its imported row nor one of its put rows"
+    );
     turn
 }
 
-/// The expected row of each node: the turn of its last committed put.
+/// The expected row of each node, as the turn of its last committed put.
 struct Expected {
     turns: Vec<u32>,
 }
@@ -93,8 +97,8 @@ impl Expected {
         }
     }
 
-    /// Checks rows through clients that know the shards and one that does not. It does so twice,
-    /// since the first time fills the tiers.
+    /// Checks all rows through a client that knows the shards, twice because the first pull fills
+    /// the tiers. Then checks them through a connection to each server that ignores the shards.
     fn check(&self, addresses: &[&str], when: &str) {
         let ids = shuffled_ids(self.turns.len() as u32, self.turns.len());
         let client = connect(addresses);
@@ -118,7 +122,7 @@ fn compact(client: &Client) {
 }
 
 #[test]
-fn what_was_put_is_what_is_pulled_whatever_the_layout() {
+fn committed_puts_are_pulled_for_any_layout() {
     const N_NODES: u32 = 3001;
     for (n_parts, n_shards, tier_bytes) in
         [(1, 1, 1 << 30), (1, 3, 0), (3, 1, 64 << 10), (3, 2, 1 << 30), (7, 3, 1 << 30)]
@@ -135,13 +139,13 @@ fn what_was_put_is_what_is_pulled_whatever_the_layout() {
         let stats = client.put_rows("feat", &some, &put_rows(&some, 1)).unwrap();
         assert_eq!((stats.rows, stats.bytes, stats.version), (700, 700 * ROW_BYTES as u64, 2));
         assert_eq!(stats.requests, u64::from(n_parts));
-        expected.check(&[&address], "put, and not committed");
+        expected.check(&[&address], "put, but not committed");
 
-        // Single rows, one of them twice in a put: the last counts.
+        // Single rows. A put has one of them twice; the last copy wins.
         let one = [NodeId(17), NodeId(N_NODES - 1), NodeId(17)];
         let rows = [put_row(one[0], 8), put_row(one[1], 2), put_row(one[2], 2)].concat();
         client.put_rows("feat", &one, &rows).unwrap();
-        expected.check(&[&address], "put over a put, and not committed");
+        expected.check(&[&address], "put twice, but not committed");
 
         assert_eq!(client.commit().unwrap(), 2);
         expected.put(&some, 1);
@@ -160,11 +164,11 @@ fn what_was_put_is_what_is_pulled_whatever_the_layout() {
         expected.check(&[&address], "after another compaction");
         server.stop().unwrap();
 
-        // Versions that were the newest are kept for a while; a server that starts keeps none.
+        // A running server keeps earlier versions for a while; a starting server removes them.
         let (server, address) = start(&config);
         expected.check(&[&address], "after a restart");
         let files = segment_files(&graph, "feat");
-        assert_eq!(files.len(), usize::from(n_parts), "old files go: {files:?}");
+        assert_eq!(files.len(), usize::from(n_parts), "old files are removed: {files:?}");
         server.stop().unwrap();
         let (server, address) = start(&ServerConfig { writable: false, ..config.clone() });
         expected.check(&[&address], "read only");
@@ -182,7 +186,7 @@ fn segment_files(graph: &Path, tensor: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_was_committed_before_is_served_by_a_server_that_takes_no_puts_and_the_rest_waits() {
+fn a_read_only_server_serves_committed_rows_and_keeps_pending_ones() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 1000, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));
@@ -198,7 +202,7 @@ fn what_was_committed_before_is_served_by_a_server_that_takes_no_puts_and_the_re
     }
     server.stop().unwrap();
     let (server, address) = start(&ServerConfig { writable: false, ..config(&graph, 2) });
-    expected.check(&[&address], "committed, and pending rows beside");
+    expected.check(&[&address], "with pending rows");
     let client = connect(&[&address]);
     let error = client.put_rows("feat", &[NodeId(1)], &put_row(NodeId(1), 9)).unwrap_err();
     assert!(matches!(error, ClientError::NoWriter { .. }), "{error}");
@@ -211,12 +215,12 @@ fn what_was_committed_before_is_served_by_a_server_that_takes_no_puts_and_the_re
     expected.check(&[&address], "still pending");
     assert_eq!(connect(&[&address]).commit().unwrap(), 4);
     expected.put(&shuffled_ids(1000, 300), 3);
-    expected.check(&[&address], "committed by another server than took the put");
+    expected.check(&[&address], "put on one server, committed by the next");
     server.stop().unwrap();
 }
 
 #[test]
-fn unix_sockets_take_puts_and_long_puts_travel_in_pieces() {
+fn unix_sockets_accept_puts_and_long_puts_are_sent_in_pieces() {
     const N_NODES: u32 = 100_000;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, 2);
@@ -226,7 +230,7 @@ fn unix_sockets_take_puts_and_long_puts_travel_in_pieces() {
     let client = connect(&[format!("unix:{}", path.display())]);
     let ids = shuffled_ids(N_NODES, N_NODES as usize);
     let stats = client.put_rows("feat", &ids, &put_rows(&ids, 1)).unwrap();
-    assert_eq!(stats.requests, 4, "two pieces of at most 4 MiB for each partition");
+    assert_eq!(stats.requests, 4, "two pieces of at most 4 MiB per partition");
     client.commit().unwrap();
     let rows = pull(&client, &ids).unwrap();
     for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(&ids) {
@@ -236,7 +240,7 @@ fn unix_sockets_take_puts_and_long_puts_travel_in_pieces() {
 }
 
 #[test]
-fn two_servers_of_one_graph_are_written_and_committed_as_one() {
+fn puts_and_commits_span_two_servers_of_one_graph() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 2000, WIDTH, 3);
     let parts = |parts: &[u16], n_shards| ServerConfig {
@@ -245,7 +249,7 @@ fn two_servers_of_one_graph_are_written_and_committed_as_one() {
     };
     let (first, first_address) = start(&parts(&[0, 2], 2));
     let (second, second_address) = start(&parts(&[1], 1));
-    // The first is ahead by a version.
+    // The first server is ahead by one version.
     assert_eq!(connect(&[&first_address]).commit().unwrap(), 2);
     let addresses = [first_address.as_str(), second_address.as_str()];
     let client = connect(&addresses);
@@ -261,11 +265,11 @@ fn two_servers_of_one_graph_are_written_and_committed_as_one() {
     }
     compact(&client);
     expected.check(&addresses, "compacted on both");
-    // Nodes of the second alone cannot be put through the first.
+    // A client of the first server cannot put rows of the second.
     let error = connect(&[&first_address]).put_rows("feat", &ids, &put_rows(&ids, 2)).unwrap_err();
     assert!(matches!(error, ClientError::NoReplica { part: PartId(1) }), "{error}");
     client.commit().unwrap();
-    expected.check(&addresses, "and nothing of that was put");
+    expected.check(&addresses, "after a put that failed");
     first.stop().unwrap();
     second.stop().unwrap();
 }
@@ -278,15 +282,15 @@ fn one_server_writes_a_partition_and_others_may_read_it() {
     let error = Server::start(&config(&graph, 1)).err().unwrap();
     assert!(matches!(error, ServerError::Store(StoreError::Locked { .. })), "{error}");
     let (reader, address) = start(&ServerConfig { writable: false, ..config(&graph, 1) });
-    Expected::new(100).check(&[&address], "beside a writer");
+    Expected::new(100).check(&[&address], "with a writer on the same folder");
     reader.stop().unwrap();
     server.stop().unwrap();
-    // The lock goes with the server.
+    // The server releases its lock when it stops.
     start(&config(&graph, 1)).0.stop().unwrap();
 }
 
 #[test]
-fn a_commit_compacts_by_itself_where_deltas_have_many_rows() {
+fn a_commit_starts_a_compaction_once_deltas_have_many_rows() {
     const N_NODES: u32 = 20_000;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, 1);
@@ -296,7 +300,7 @@ fn a_commit_compacts_by_itself_where_deltas_have_many_rows() {
     let few = shuffled_ids(N_NODES, 1000);
     client.put_rows("feat", &few, &put_rows(&few, 1)).unwrap();
     client.commit().unwrap();
-    assert_eq!(client.stats().unwrap()[0].1.updates.runs_asked, 0, "1 row in 20 may stay");
+    assert_eq!(client.stats().unwrap()[0].1.updates.runs_asked, 0, "deltas may keep 1 row in 20");
     let many = shuffled_ids(N_NODES, 8000);
     client.put_rows("feat", &many, &put_rows(&many, 2)).unwrap();
     expected.put(&many, 2);
@@ -317,7 +321,7 @@ fn a_commit_compacts_by_itself_where_deltas_have_many_rows() {
 }
 
 #[test]
-fn a_put_of_nothing_is_nothing_and_faults_are_reported_before_anything_is_sent() {
+fn an_empty_put_does_nothing_and_an_invalid_put_fails_before_anything_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 2);
     let (server, address) = start(&config(&graph, 2));
@@ -335,7 +339,7 @@ fn a_put_of_nothing_is_nothing_and_faults_are_reported_before_anything_is_sent()
     assert!(matches!(error, ClientError::UnknownNode { node: NodeId(100), .. }), "{error}");
     Expected::new(100).check(&[&address], "nothing was put");
     assert_eq!(client.stats().unwrap()[0].1.updates.pending_rows, 0);
-    // A commit of nothing is a version all the same, and keeps counting.
+    // A commit without pending rows still makes a new version.
     assert_eq!((client.commit().unwrap(), client.commit().unwrap()), (2, 3));
     Expected::new(100).check(&[&address], "nothing was committed");
     compact(&client);

@@ -1,5 +1,5 @@
-//! Volatile tensors over real servers: what is published is pulled with its stamp, by whatever way,
-//! and never torn or older than was asked.
+//! Volatile tensors on real servers: pulls return published rows with their stamps over every
+//! transport, never torn and never older than required.
 
 mod bad;
 mod many;
@@ -36,7 +36,7 @@ fn config(graph: &Path, volatile: &[&str]) -> ServerConfig {
 
 fn start(config: &ServerConfig) -> (Server, String) {
     let server = Server::start(config).expect("the server starts");
-    let address = server.address().expect("TCP was asked for").to_string();
+    let address = server.address().expect("the configuration has a TCP address").to_string();
     (server, address)
 }
 
@@ -68,12 +68,12 @@ fn pull(
     Ok((out, pulled))
 }
 
-/// Checks that rows are what was published with their stamps.
+/// Checks each row against the row that was published with its stamp.
 fn check(ids: &[NodeId], (rows, pulled): &(Vec<u8>, VolatilePulled), min_stamp: Stamp) {
     assert_eq!(pulled.stamps.len(), ids.len());
     for ((&id, row), &stamp) in ids.iter().zip(rows.chunks_exact(ROW_BYTES)).zip(&pulled.stamps) {
         if stamp == NO_STAMP {
-            assert!(row.iter().all(|&byte| byte == 0), "what is lacking has no bytes");
+            assert!(row.iter().all(|&byte| byte == 0), "missing rows are zeros");
         } else {
             assert!(stamp >= min_stamp, "node {id}: {stamp} is older than {min_stamp}");
             assert!(row == row_of(id, stamp), "node {id}: not the row of stamp {stamp}");
@@ -88,7 +88,7 @@ fn refused(error: &ClientError) -> Option<FailureCode> {
     }
 }
 
-/// Returns all nodes in an order without locality, some of them twice.
+/// Returns all nodes in random order, some of them twice.
 fn all_ids() -> Vec<NodeId> {
     let mut ids = shuffled_ids(N_NODES, N_NODES as usize);
     ids.extend_from_within(..100);
@@ -98,7 +98,7 @@ fn all_ids() -> Vec<NodeId> {
 const LONG: Duration = Duration::from_secs(20);
 
 #[test]
-fn rows_come_back_with_their_stamps_by_whatever_way() {
+fn published_rows_are_pulled_with_their_stamps_over_every_transport() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 3);
     let unix = dir.path().join("lode.sock");
@@ -113,10 +113,10 @@ fn rows_come_back_with_their_stamps_by_whatever_way() {
         let info = client.volatile("h1").unwrap();
         assert_eq!((info.tensor.row_bytes(), info.range_rows), (ROW_BYTES, 500));
         let mut publisher = client.publisher();
-        // The one before has ended, which its server sees in a moment.
+        // The previous publisher was dropped, which the server notices after a moment.
         publishers::claim(&mut *publisher, &[0..N_NODES]);
         let stamp = 10 * turn;
-        // In order, and in no order; the later stays.
+        // Publish all rows in order, then some in random order: the later stamp wins.
         let sorted: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
         publisher.publish("h1", &sorted, &rows_of(&sorted, stamp), stamp).unwrap();
         let (some, rest) = ids.split_at(1000);
@@ -137,13 +137,13 @@ fn rows_come_back_with_their_stamps_by_whatever_way() {
     assert_eq!(sum(|shard| shard.published_rows), 3 * 4000);
     assert_eq!(sum(|shard| shard.volatile_rows), 3 * (3100 + 1100));
     assert_eq!(sum(|shard| shard.lacking_rows), 3 * 2000);
-    assert!(stats.iter().all(|shard| shard.volatile_rows > 0), "all shards answer");
-    assert!(sum(|shard| shard.shared_bytes) > 0, "rows came through memory");
+    assert!(stats.iter().all(|shard| shard.volatile_rows > 0), "every shard serves rows");
+    assert!(sum(|shard| shard.shared_bytes) > 0, "some rows were sent through shared memory");
     server.stop().unwrap();
 }
 
 #[test]
-fn partitions_on_two_servers_are_one_tensor_that_a_client_declares() {
+fn a_client_declares_one_tensor_over_the_partitions_of_two_servers() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 3);
     let parts = |parts: &[u16]| ServerConfig {
@@ -167,7 +167,7 @@ fn partitions_on_two_servers_are_one_tensor_that_a_client_declares() {
     assert!(found.1.is_whole());
     let n = |server: &Server| server.stats().iter().map(|s| s.published_rows).sum::<u64>();
     assert!(n(&second) >= 1000 && n(&first) >= 2000 && n(&first) + n(&second) == 3100);
-    // Half of the servers is not enough for all rows.
+    // A client of one server cannot pull the rows of the other.
     let half = connect(&[&first_address], Duration::from_secs(2));
     assert!(matches!(
         pull(&half, &ids, StampWanted::now(4)),
@@ -179,7 +179,7 @@ fn partitions_on_two_servers_are_one_tensor_that_a_client_declares() {
 }
 
 #[test]
-fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
+fn a_pull_waits_for_its_stamp_and_then_reports_missing_rows() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:60xf32"]));
@@ -201,7 +201,7 @@ fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
         let waited = begun.elapsed();
         assert!(waited >= Duration::from_millis(100) && waited < LONG / 2, "{waited:?}");
     });
-    // The deadline of the client, and a time of its own.
+    // The wait ends near the deadline of the client, or after its own `wait`.
     let hasty = connect(&[&address], Duration::from_secs(1));
     let more = [ids[0], NodeId(100), ids[3], NodeId(101)];
     for (wanted, least) in [
@@ -216,7 +216,7 @@ fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
         let waited = begun.elapsed();
         assert!(waited >= least && waited < least + Duration::from_millis(700), "{waited:?}");
     }
-    // A stamp beyond all that were published is waited for as any other.
+    // No row has reached a stamp above all published ones.
     let found =
         pull(&hasty, &more, StampWanted::now(lodestore_client::volatile::STAMP_MAX)).unwrap();
     assert_eq!((found.1.lacking().len(), found.1.oldest()), (4, None));
@@ -224,7 +224,7 @@ fn a_pull_waits_for_its_stamp_and_then_says_what_is_lacking() {
 }
 
 #[test]
-fn a_pull_of_more_rows_than_a_request_has_is_several_requests() {
+fn a_pull_of_more_rows_than_fit_one_request_is_split() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 1);
     let config = ServerConfig { n_shards: 1, ..config(&graph, &["h1:1xf32"]) };

@@ -115,22 +115,22 @@ fn what_a_secured_etcd_refuses_is_named() {
         assert!(!text.contains("SECRET"), "{text}");
     };
     // On loopback a password needs no TLS.
-    refused(&engine, EtcdAccess::default(), &["it wants a user and a password"]);
+    refused(&engine, EtcdAccess::default(), &["etcd requires a user and a password"]);
     let wrong = EtcdAccess::default().with_user("lode", "SECRET of another");
     refused(&engine, wrong, &["authentication failed", "user `lode`"]);
-    refused(&engine, files.tls(), &["it may speak no TLS"]);
+    refused(&engine, files.tls(), &["etcd may not speak TLS"]);
     engine.kill();
     engine.want_tls(&files.authority.cert, &files.file("etcd.pem"), &files.file("etcd.key"));
     engine.run();
-    refused(&engine, EtcdAccess::default(), &["it may want TLS"]);
-    refused(&engine, files.tls(), &["it wants a user and a password"]);
+    refused(&engine, EtcdAccess::default(), &["etcd may require TLS"]);
+    refused(&engine, files.tls(), &["etcd requires a user and a password"]);
     let ca = &files.authority.cert;
     let without = EtcdAccess::default().with_tls(ca, None).unwrap();
-    refused(&engine, without, &["it wants a certificate of its clients"]);
+    refused(&engine, without, &["etcd requires a certificate of its clients"]);
     let stranger = (files.file("stranger.pem"), files.file("stranger.key"));
     let identity = Some((stranger.0.as_path(), stranger.1.as_path()));
     let stranger = EtcdAccess::default().with_tls(ca, identity).unwrap();
-    refused(&engine, stranger, &["it refuses the certificate of this client"]);
+    refused(&engine, stranger, &["etcd refuses the certificate of this client"]);
     let unknown = EtcdAccess::default().with_tls(&other.cert, None).unwrap();
     let said = format!("signed by no authority of {}", other.cert.display());
     refused(&engine, unknown, &[&said]);

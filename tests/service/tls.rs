@@ -36,18 +36,19 @@ fn rows_come_under_tls_from_servers_whose_certificate_is_right_and_from_no_other
     }
     let stat = format!("stat --deadline 5 {}", server.address);
     lode_line(&format!("{stat} {}", ours.trusted())).succeeded();
-    lode_line(&format!("{stat} {}", theirs.trusted())).failed(1, &["no TLS", "certificate"]);
+    lode_line(&format!("{stat} {}", theirs.trusted()))
+        .failed(1, &["TLS handshake failed", "certificate"]);
     lode_line(&stat).failed(1, &[&server.address]);
     server.stop();
     // A certificate for another name, and no TLS at all.
     let elsewhere = ours.sign(source.dir.path(), "elsewhere", &["elsewhere.lan"]);
     let server = Serving::start(&graph, &format!("--listen 127.0.0.1:0 {elsewhere}"));
     let stat = format!("stat --deadline 5 {} {}", server.address, ours.trusted());
-    lode_line(&stat).failed(1, &["no TLS", "not valid for name"]);
+    lode_line(&stat).failed(1, &["TLS handshake failed", "not valid for name"]);
     server.stop();
     let server = Serving::start(&graph, "--listen 127.0.0.1:0");
     let stat = format!("stat --deadline 5 {} {}", server.address, ours.trusted());
-    lode_line(&stat).failed(1, &["no TLS"]);
+    lode_line(&stat).failed(1, &["TLS handshake failed"]);
     server.stop();
 }
 
@@ -123,7 +124,7 @@ fn the_documented_certificates_are_taken() {
     lode_line(&line).failed(1, &["requires a certificate of its clients", "--tls-cert"]);
     server.stop();
     let server = serve("ca.pem", "ca.key");
-    stat(&server).failed(1, &["no TLS", "certificate of an authority"]);
+    stat(&server).failed(1, &["TLS handshake failed", "certificate of an authority"]);
     server.stop();
 }
 

@@ -1,4 +1,4 @@
-//! What etcd is shown, and required of: authorities, a certificate, a user.
+//! Credentials for etcd: authorities, a certificate, a user.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::error::ClientError;
 use crate::security::{certificates, private_key};
 
-/// How clients and servers reach an etcd that wants TLS or a user; by default in the clear and
-/// without one.
+/// How clients and servers reach an etcd that requires TLS or a user. The default has neither.
 #[derive(Clone, Default)]
 pub struct EtcdAccess {
     pub(super) tls: Option<Arc<EtcdTls>>,
@@ -23,7 +22,7 @@ pub(super) struct EtcdTls {
     /// The file of the authorities, for messages.
     pub(super) ca: PathBuf,
     pub(super) authorities: Vec<CertificateDer<'static>>,
-    /// The certificates to show, and their key.
+    /// The certificates to present, and their key.
     pub(super) identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 }
 
@@ -35,11 +34,11 @@ pub(super) struct EtcdUser {
 }
 
 impl EtcdAccess {
-    /// Speaks TLS with an etcd whose certificate an authority in the file `ca` has signed. Shows a
-    /// certificate if `identity` (certificate and key) is given. All are PEM.
+    /// Speaks TLS with an etcd whose certificate is signed by an authority in the file `ca`.
+    /// Presents a certificate if `identity` (certificate and key) is given. All files are PEM.
     ///
     /// # Errors
-    /// [`ClientError::Tls`] when a file cannot be used.
+    /// [`ClientError::Tls`] if a file cannot be used.
     pub fn with_tls(
         self,
         ca: &Path,
@@ -53,7 +52,7 @@ impl EtcdAccess {
         Ok(Self { tls: Some(Arc::new(tls)), ..self })
     }
 
-    /// Authenticates as a user. Beyond loopback that needs TLS.
+    /// Authenticates as a user. Beyond loopback this requires TLS.
     #[must_use]
     pub fn with_user(self, name: &str, password: &str) -> Self {
         let user = EtcdUser { name: name.to_owned(), password: password.to_owned() };

@@ -1,8 +1,8 @@
-//! Which servers there are: named one by one, in a file, or registered in etcd.
+//! Maps of servers: named one by one, in a file, or registered in etcd.
 //!
 //! Input from a file or from etcd is untrusted: lengths are bounded, and unreadable entries are
-//! reported or left out. It says where servers may be and no more; what one holds, and whether it
-//! is of this graph, it is asked itself.
+//! reported or skipped. A map says only where servers may be: clients ask each server itself what
+//! it holds, and whether it serves this graph.
 
 mod access;
 #[cfg(feature = "etcd")]
@@ -23,10 +23,10 @@ pub use etcd::{Registration, ServerEntry};
 
 /// Most bytes of a map that are read.
 const MAP_BYTES_MAX: u64 = 1 << 20;
-/// Most servers of a map; the others are left out.
+/// Most servers of a map; further ones are skipped.
 const SERVERS_MAX: usize = 4096;
 
-/// Where the servers are to be found. Shared by all threads of a client.
+/// The sources that name the servers. Shared by all threads of a client.
 pub(crate) struct ClusterMap(Vec<Source>);
 
 enum Source {
@@ -40,22 +40,22 @@ enum Source {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Member {
     pub(crate) address: Address,
-    /// Busy share of its time, where it reports one.
+    /// Busy share of its time, if it reports one.
     pub(crate) busy: Option<f64>,
-    /// Partitions that it says it serves; clients ask it themselves when this changes.
+    /// Partitions that it says it serves. Clients ask the server itself when this changes.
     pub(crate) parts: Vec<u16>,
 }
 
 impl Member {
-    /// Returns a server of which no more is known.
+    /// Returns a server of which only the address is known.
     fn at(address: Address) -> Self {
         Self { address, busy: None, parts: Vec::new() }
     }
 }
 
 impl ClusterMap {
-    /// Reads addresses as people write them: `HOST:PORT`, `unix:PATH`, `map:FILE`, and with the
-    /// feature `etcd` `etcd:HOST:PORT,HOST:PORT/PREFIX`, which is reached by `access`.
+    /// Parses addresses: `HOST:PORT`, `unix:PATH`, `map:FILE`, and with the feature `etcd`
+    /// `etcd:HOST:PORT,HOST:PORT/PREFIX`, which is reached with `access`.
     pub(crate) fn of<A: AsRef<str>>(
         addresses: &[A],
         access: &EtcdAccess,
@@ -64,7 +64,7 @@ impl ClusterMap {
         sources.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns the servers of this moment, each once, in the order of their sources.
+    /// Returns the current servers, each once, in the order of their sources.
     pub(crate) fn members(&self) -> Result<Vec<Member>, ClientError> {
         let mut members: Vec<Member> = Vec::new();
         for source in &self.0 {
@@ -79,17 +79,17 @@ impl ClusterMap {
         Ok(members)
     }
 
-    /// Returns whether servers may come, leave, and move to other addresses.
+    /// Returns whether servers may be added, removed, or moved to other addresses.
     pub(crate) fn is_live(&self) -> bool {
         self.0.iter().any(|source| !matches!(source, Source::Address(_)))
     }
 
-    /// Returns whether it is up to date: while etcd is unreachable it is not.
+    /// Returns whether the map is up to date, which it is not while etcd is unreachable.
     pub(crate) fn is_current(&self) -> bool {
         self.0.iter().all(Source::is_current)
     }
 
-    /// Returns the number of known changes of the map; only etcd reports them.
+    /// Returns the number of changes of the map that were seen. Only etcd reports changes.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(Source::changes).sum()
     }
@@ -107,7 +107,7 @@ impl Source {
             #[cfg(not(feature = "etcd"))]
             return Err(AddressError {
                 address: format!("etcd:{at}"),
-                reason: "this build knows no etcd (cargo feature `etcd`)".to_owned(),
+                reason: "this build has no etcd support (cargo feature `etcd`)".to_owned(),
             }
             .into());
         }
@@ -125,7 +125,7 @@ impl Source {
 
     fn is_current(&self) -> bool {
         match self {
-            // It is read again each time.
+            // A file is read again each time.
             Self::Address(_) | Self::File(_) => true,
             #[cfg(feature = "etcd")]
             Self::Etcd(watch) => watch.is_current(),
@@ -141,8 +141,7 @@ impl Source {
     }
 }
 
-/// Reads a map in a file as it is now: one address on a line. Empty lines and what follows `#` do
-/// not count.
+/// Reads the map in a file: one address on a line. Empty lines, and text after `#`, are ignored.
 fn read_file(path: &Path) -> Result<Vec<Member>, ClientError> {
     let failed = |reason: String| ClientError::Map { map: path.display().to_string(), reason };
     let mut bytes = Vec::new();
@@ -152,7 +151,7 @@ fn read_file(path: &Path) -> Result<Vec<Member>, ClientError> {
     if bytes.len() as u64 > MAP_BYTES_MAX {
         return Err(failed(format!("a map has at most {MAP_BYTES_MAX} bytes")));
     }
-    let text = String::from_utf8(bytes).map_err(|_| failed("it is no UTF-8".to_owned()))?;
+    let text = String::from_utf8(bytes).map_err(|_| failed("the file is not UTF-8".to_owned()))?;
     let mut members = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let address = line.split('#').next().unwrap_or_default().trim();
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_joined_and_no_server_comes_twice() {
+    fn sources_are_joined_and_no_server_is_listed_twice() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "# ours\n127.0.0.1:2\n\n unix:/run/l \n127.0.0.1:1\n").unwrap();
         let path = format!("map:{}", file.path().display());
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_a_map_is_reported_with_its_place() {
+    fn an_error_in_a_map_is_reported_with_its_line() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = |bytes: &[u8]| {
             std::fs::write(file.path(), bytes).unwrap();

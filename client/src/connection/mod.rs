@@ -1,4 +1,4 @@
-//! One blocking connection to one shard.
+//! A blocking connection to one shard.
 
 mod rows;
 mod shared_memory;
@@ -24,52 +24,53 @@ use crate::socket::{Stream, plainly, timespec};
 pub(crate) use rows::{Place, Progress};
 pub(crate) use shared_memory::MapFailure;
 
-/// First byte of what a server under TLS answers to a hello in the clear: an alert.
+/// First byte of the reply of a TLS server to an unencrypted hello: an alert.
 const TLS_ALERT: u8 = 0x15;
 
-/// State of a connection that another thread drives, without any waits.
+/// Parts of a connection that another thread drives without blocking.
 #[cfg(feature = "load")]
 pub(crate) struct Nonblocking {
     pub(crate) stream: Stream,
-    /// The result of it.
+    /// Received bytes.
     pub(crate) read_buffer: ReadBuffer,
-    /// Since when it is open.
+    /// When the connection was opened.
     pub(crate) opened: Instant,
-    /// Where rows are put.
+    /// Memory to which the server copies rows.
     pub(crate) shared: Option<SharedMemory>,
-    /// Where those of a tensor are kept.
+    /// Memory in which the server keeps the rows of a tensor.
     pub(crate) tier: Option<SharedMemory>,
 }
 
-/// A connection past its hello, with the bytes that came and were not yet used.
+/// A connection past its hello, with the received bytes that were not used yet.
 pub(crate) struct Connection {
     address: Address,
     stream: Stream,
-    /// Version of the wire that both ends have agreed on.
+    /// Wire version that both ends agreed on.
     version: u16,
     opened: Instant,
     read_buffer: ReadBuffer,
-    /// Memory that a server of this machine puts rows in.
+    /// Memory to which a server on this machine copies rows.
     shared: Option<SharedMemory>,
-    /// Tensors that may be asked for beside it.
+    /// Number of tensors whose memory may be requested.
     n_lendable: u16,
-    /// Tensors that were, with the memory that it keeps their rows in if it lends them.
+    /// Tensors whose memory was requested, with the memory if the server lends it.
     tiers: Vec<(u16, Option<SharedMemory>)>,
-    /// The tensor that was pulled last, and when it was asked for.
+    /// The tensor of the last pull.
     pulled_tensor: u16,
+    /// When the last pull was sent.
     pulled_at: Instant,
-    /// Whether memory to put rows in was asked for.
+    /// Whether memory for copied rows was requested.
     has_asked: bool,
-    /// Whether the server has answered a request.
+    /// Whether the server has replied to a request.
     has_answered: bool,
-    /// Why it shares none: the reason as well, if it ends the connection thereupon.
+    /// Why the server shares no memory; also the error to report if it closes the connection next.
     declined: Option<Failure>,
     /// Request under construction.
     frame: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects, agrees on a version of the wire, and sends the token if there is one.
+    /// Connects, agrees on a wire version, and sends the token if there is one.
     pub(crate) fn open(
         address: &Address,
         security: &Security,
@@ -78,10 +79,10 @@ impl Connection {
         Self::open_by(address, security, deadline, deadline)
     }
 
-    /// Connects; the address must be reached by the earlier of two times.
+    /// Like [`Self::open`], but the address must be reached by `reach_by`.
     ///
-    /// A server that knows no ranges of versions ends the connection after the first hello. A
-    /// second connection then sends the hello of its version.
+    /// A server without version ranges closes the connection after the first hello. A second
+    /// connection then sends the hello of its version.
     pub(crate) fn open_by(
         address: &Address,
         security: &Security,
@@ -94,7 +95,7 @@ impl Connection {
         connection.version = match agreed.map_err(|source| connection.wire(source))? {
             Agreement::Version(version) => version,
             Agreement::Plain(version) => {
-                // The address was reached: what is left of the time is for this.
+                // The address was reached: the remaining time is for this connection.
                 let hello = plain_hello(version);
                 connection = Self::greet(address, security, deadline, deadline, &hello)?;
                 let theirs = connection.hello()?;
@@ -102,7 +103,7 @@ impl Connection {
                 agreed.map_err(|source| connection.wire(source))?
             }
         };
-        // Not before: a peer that speaks something else gets no token.
+        // Not earlier: a peer that speaks another protocol gets no token.
         if let Some(token) = security.token
             && !matches!(connection.address, Address::Unix(_))
         {
@@ -163,12 +164,12 @@ impl Connection {
         Ok(theirs)
     }
 
-    /// Returns the version of the wire that both ends have agreed on.
+    /// Returns the wire version that both ends agreed on.
     pub(crate) fn version(&self) -> u16 {
         self.version
     }
 
-    /// Sends a request with the ids of a pull, if it is one.
+    /// Sends a request with `ids` as its body.
     pub(crate) fn send(
         &mut self,
         request: &Request,
@@ -182,7 +183,7 @@ impl Connection {
         self.send_frame(request, body.len(), |frame| frame.extend_from_slice(body), deadline)
     }
 
-    /// Sends a request with the `body_bytes` bytes that `body` appends.
+    /// Sends a request with a body of `body_bytes` bytes, which `body` appends.
     fn send_frame(
         &mut self,
         request: &Request,
@@ -203,15 +204,15 @@ impl Connection {
         sent.map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Returns the failure that the server sent before it closed the connection. No request is in
-    /// flight.
+    /// Returns the failure that the server sent before it closed the connection. No request may be
+    /// in flight.
     fn refusal(&mut self) -> Option<ClientError> {
         let refused = self.refused();
         if refused.is_some() {
             return refused;
         }
         self.stream.never_wait();
-        // Whatever else went wrong is known.
+        // Any other error is known to the caller.
         let _ = self.read_buffer.read_more(|buffer| self.stream.read(buffer), 0);
         match self.read_buffer.head() {
             Ok(Head::Whole(Reply::Failure(failure), 0)) => {
@@ -221,21 +222,20 @@ impl Connection {
         }
     }
 
-    /// Returns the refusal to share memory that a server sent last, before it closed the
-    /// connection.
+    /// Returns the refusal to share memory that the server sent before it closed the connection.
     fn refused(&mut self) -> Option<ClientError> {
         let address = self.address.clone();
         self.declined.take().map(|failure| ClientError::Refused { address, failure })
     }
 
-    /// Returns whether no unrequested bytes have come, nor the end.
+    /// Returns whether the connection is open and no unrequested bytes have arrived.
     pub(crate) fn is_quiet(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
         self.read_buffer.len() == 0
             && poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|n_ready| n_ready == 0)
     }
 
-    /// Sends a request with the time left for it, and receives its reply, which has no rows.
+    /// Sends a request with the remaining time, and receives its reply, which has no rows.
     pub(crate) fn ask(
         &mut self,
         request: Request,
@@ -247,12 +247,14 @@ impl Connection {
         self.receive(deadline)
     }
 
-    /// Receives a reply that has no rows; a failure is an error.
+    /// Receives a reply without rows; a failure is an error.
     pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Reply, ClientError> {
         self.limit(deadline)?;
         let (reply, body_bytes) = self.head()?;
         if body_bytes > 0 {
-            return Err(self.malformed(format!("{body_bytes} bytes of rows without a request")));
+            return Err(
+                self.malformed(format!("{body_bytes} bytes of rows that were not requested"))
+            );
         }
         Ok(reply)
     }
@@ -271,7 +273,7 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Fills `out` from the buffer, then straight from the socket.
+    /// Fills `out` from the buffer, then directly from the socket.
     fn fill(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
         let n_buffered = out.len().min(self.read_buffer.len());
         let (head, rest) = out.split_at_mut(n_buffered);
@@ -282,7 +284,7 @@ impl Connection {
         self.stream.read_exact(rest).map_err(|error| self.io(error))
     }
 
-    /// Returns the next reply's head and the length of its body.
+    /// Returns the head of the next reply, and the length of its body.
     fn head(&mut self) -> Result<(Reply, usize), ClientError> {
         loop {
             match self.read_buffer.head().map_err(|source| self.wire(source))? {
@@ -298,7 +300,7 @@ impl Connection {
         }
     }
 
-    /// Reads until at least `n_bytes` are buffered, and as many more as have come.
+    /// Reads until at least `n_bytes` are buffered, along with all others that have arrived.
     fn need(&mut self, n_bytes: usize) -> Result<(), ClientError> {
         while self.read_buffer.len() < n_bytes {
             let read = self.read_buffer.read_more(|buffer| self.stream.read(buffer), n_bytes);
@@ -307,7 +309,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the result of a read; an interrupted one is worth another.
+    /// Checks the result of a read. The caller repeats an interrupted one.
     fn has_read(&mut self, read: io::Result<usize>) -> Result<(), ClientError> {
         match read {
             Ok(0) => {
@@ -320,8 +322,8 @@ impl Connection {
         }
     }
 
-    /// Returns its parts, with the memory of `tensor` that was asked for. No request may be in
-    /// flight.
+    /// Returns the parts of the connection, with the memory of `tensor` if it was requested. No
+    /// request may be in flight.
     #[cfg(feature = "load")]
     pub(crate) fn into_nonblocking(mut self, tensor: u16) -> Nonblocking {
         self.stream.never_wait();
@@ -330,7 +332,7 @@ impl Connection {
         Nonblocking { stream, read_buffer, opened, shared, tier }
     }
 
-    /// Returns how long it has been open; never zero, which would mean that it is unknown.
+    /// Returns the age of the connection. It is never zero, which would mean unknown.
     fn age(&self) -> Duration {
         age(self.opened)
     }
@@ -340,12 +342,12 @@ impl Connection {
         written.map_err(|error| self.io(error))
     }
 
-    /// Fails in a forked child: the connection is its parent's.
+    /// Fails in a forked child: the connection belongs to its parent.
     fn check_process(&self) -> Result<(), ClientError> {
         if self.stream.is_own() { Ok(()) } else { Err(ClientError::Forked { what: "connection" }) }
     }
 
-    /// Bounds every wait on the socket by the time left.
+    /// Sets the deadline of every wait on the socket.
     fn limit(&mut self, deadline: Instant) -> Result<(), ClientError> {
         self.check_process()?;
         time_left(&self.address, deadline)?;
@@ -359,12 +361,13 @@ impl Connection {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 ClientError::Deadline { address }
             }
-            // Only TLS finds fault with bytes at this level: an alert, such as for a certificate.
+            // Only TLS rejects bytes at this level: with an alert, for example for a certificate.
             io::ErrorKind::InvalidData => {
                 ClientError::Handshake { address, reason: plainly(&source.to_string()) }
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if !self.has_answered => {
-                let reason = format!("it closed a new connection ({source}), and may be full");
+                let reason =
+                    format!("the server closed a new connection ({source}) and may be full");
                 ClientError::Unavailable { address, source: io::Error::new(source.kind(), reason) }
             }
             _ => ClientError::Unavailable { address, source },
@@ -386,8 +389,9 @@ impl AsFd for Connection {
     }
 }
 
-/// Waits until something has come over one of these connections, or the time is up; returns for
-/// each whether something has. `are_here` names those that have bytes which polling does not show.
+/// Waits until bytes arrive on one of these connections, or until `until`. Returns for each
+/// connection whether bytes have arrived. `are_here` names those with bytes that polling does not
+/// show.
 pub(crate) fn wait_for_any<'a>(
     connections: impl Iterator<Item = &'a Connection>,
     mut are_here: Vec<bool>,
@@ -409,7 +413,7 @@ pub(crate) fn wait_for_any<'a>(
     Ok(are_here)
 }
 
-/// Returns the time until `deadline`, at least a millisecond; past it an error.
+/// Returns the time until `deadline`, at least a millisecond; fails after the deadline.
 pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration, ClientError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -418,7 +422,7 @@ pub(crate) fn time_left(address: &Address, deadline: Instant) -> Result<Duration
     Ok(left.max(Duration::from_millis(1)))
 }
 
-/// Returns the time of sending in a request, on a connection that is open since then.
+/// Returns the age of a connection, which requests have as their send time.
 pub(crate) fn age(opened: Instant) -> Duration {
     opened.elapsed().max(Duration::from_micros(1))
 }
@@ -467,7 +471,7 @@ mod tests {
                     let hello = if says_hello { &answer[..] } else { &[] };
                     stream.write_all(hello).unwrap();
                     stream.shutdown(Shutdown::Write).unwrap();
-                    // All that the client says is read, so that it is no reset.
+                    // Reads all that the client sends, so that the connection is not reset.
                     let _ = stream.read_to_end(&mut Vec::new());
                 }
             });

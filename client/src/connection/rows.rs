@@ -1,6 +1,6 @@
-//! Rows that are sent, and the answer to a pull, taken as it arrives. Bytes that are there are put
-//! in place without a wait, so that several answers can arrive concurrently. Stamps follow the rows
-//! of an answer where these are volatile.
+//! Sending rows, and receiving the reply to a pull as it arrives. Bytes that have arrived are put
+//! in place without waiting, so that several replies can arrive concurrently. Stamps follow the
+//! rows of a reply if these are volatile.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -15,64 +15,66 @@ use crate::buffer::scatter;
 use crate::error::ClientError;
 use crate::read_buffer::Head;
 
-/// Reads of one connection before the others have their turn.
+/// Reads of one connection before the others get their turn.
 const READS_MAX: usize = 8;
 
 /// Fewer bytes of rows than these are copied behind their ids: a second write costs more.
 const UNCOPIED_MIN: usize = 64 << 10;
 
-/// Where the rows of an answer go: row `i` to `out` at row `positions[i]`. Positions ascend.
+/// Destination of the rows of a reply: row `i` goes to row `positions[i]` of `out`. Positions
+/// ascend.
 pub(crate) struct Place<'a> {
     pub(crate) positions: &'a [u32],
     pub(crate) row_bytes: usize,
     pub(crate) out: &'a mut [u8],
-    /// A place for the stamp of each row of `out`, where rows are volatile: stamps follow them.
+    /// The stamp of each row of `out`, if the rows are volatile: stamps follow them.
     pub(crate) stamps: Option<&'a mut [u32]>,
 }
 
-/// How far an answer has come.
+/// How much of a reply has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Rows that are in place.
+    /// Rows in place.
     done: usize,
-    /// Rows up to the end of the chunk that comes.
+    /// Rows up to the end of the current chunk.
     chunk_end: usize,
-    /// Bytes of `out` that the rest of the chunk fills, where its rows are neighbours there.
+    /// Bytes of `out` that the rest of the chunk fills, if its rows are adjacent there.
     straight: Option<Range<usize>>,
     has_begun: bool,
-    /// Whether the chunk that comes is lent: slots follow, and not rows; and whether any was.
+    /// Whether the current chunk is lent: slots follow instead of rows.
     is_lent: bool,
+    /// Whether any chunk was lent.
     was_lent: bool,
-    /// Whether what had come before it was awaited has been looked at.
+    /// Whether the bytes that were buffered before the reply have been used.
     has_looked: bool,
-    /// Bytes that must have come before anything can be done.
+    /// Bytes that must be buffered before anything can be done.
     needed: usize,
     /// Versions in the head of the last chunk.
     versions: Versions,
-    /// Whether the head of the stamps has come.
+    /// Whether the head of the stamps has arrived.
     has_stamps_head: bool,
 }
 
 impl Progress {
-    /// Returns the state of an awaited answer.
+    /// Returns the state of a reply of which nothing has arrived.
     pub(crate) fn new() -> Self {
         Self { needed: PREFIX_BYTES, ..Self::default() }
     }
 
-    /// Returns the versions that the server's partitions have reached, of a whole answer.
+    /// Returns the versions that the server's partitions have reached, once the reply is complete.
     pub(crate) fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// Returns whether the head of a first chunk has come.
+    /// Returns whether the head of the first chunk has arrived.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
 }
 
 impl Connection {
-    /// Sends a request with ids and rows: those at `positions` of `ids` and of `rows`. Positions
-    /// ascend. Adjacent rows are sent without a copy where there are many.
+    /// Sends a request with the ids and the rows at `positions` of `ids` and of `rows`. Positions
+    /// ascend. Many adjacent rows are sent without a copy.
     pub(crate) fn send_rows(
         &mut self,
         request: &Request,
@@ -102,14 +104,14 @@ impl Connection {
             .map_err(|error| self.refusal().unwrap_or(error))
     }
 
-    /// Returns whether bytes of an answer are buffered that polling the socket does not show. A
-    /// refusal for lack of room, sent with the hello, is one.
+    /// Returns whether bytes of a reply are buffered that polling the socket does not show. One
+    /// such reply is the refusal of an overloaded server, sent with the hello.
     pub(crate) fn has_buffered(&self, progress: &Progress) -> bool {
         !progress.has_looked && self.read_buffer.len() > 0
     }
 
-    /// Writes the rows of an answer that have arrived to their places, without waiting for more.
-    /// Returns whether these are all. Acknowledgements to the server are sent by `deadline`.
+    /// Writes the rows that have arrived to their places, without waiting for more. Returns whether
+    /// the reply is complete. Acknowledgements to the server are sent by `deadline`.
     pub(crate) fn take_rows(
         &mut self,
         progress: &mut Progress,
@@ -121,11 +123,11 @@ impl Connection {
         if !std::mem::replace(&mut progress.has_looked, true) && self.use_up(progress, place)? {
             return Ok(true);
         }
-        // Polling the socket does not show bytes that TLS has decrypted and not handed out.
+        // Polling the socket does not show bytes that TLS has decrypted and still buffers.
         let n_reads_max = if self.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
             let read = match &mut progress.straight {
-                // What was buffered is used up.
+                // The buffer is used up.
                 Some(range) => self.stream.read(&mut place.out[range.clone()]).inspect(|n_bytes| {
                     range.start += n_bytes;
                 }),
@@ -144,7 +146,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Goes through heads and rows as far as they have come; whether that is all.
+    /// Uses heads and rows as far as they have arrived; returns whether the reply is complete.
     fn use_up(
         &mut self,
         progress: &mut Progress,
@@ -202,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// Checks the head of a chunk; its rows arrive next, or are taken immediately.
+    /// Checks the head of a chunk. Its rows arrive next, or are copied at once.
     fn begin_chunk(
         &mut self,
         reply: Reply,
@@ -227,7 +229,7 @@ impl Connection {
             Reply::Failure(failure) => {
                 return Err(ClientError::Refused { address: self.address.clone(), failure });
             }
-            _ => return Err(self.malformed("an answer of another kind")),
+            _ => return Err(self.malformed("a reply of the wrong type")),
         };
         let (n_rows, done, row_bytes) = (n_rows as usize, progress.done, place.row_bytes);
         let in_body = match (&shared, progress.is_lent) {
@@ -261,8 +263,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes the stamps that follow the rows of an answer to their places. Returns whether they
-    /// have come.
+    /// Writes the stamps that follow the rows of a reply to their places. Returns whether they have
+    /// arrived.
     fn take_stamps(
         &mut self,
         progress: &mut Progress,
@@ -310,12 +312,12 @@ impl Connection {
             Reply::Stamps { n_rows: found } => Err(self.malformed(format!(
                 "stamps of {found} rows in {body_bytes} bytes; expected those of {n_rows} rows"
             ))),
-            _ => Err(self.malformed("an answer of another kind")),
+            _ => Err(self.malformed("a reply of the wrong type")),
         }
     }
 }
 
-/// Returns the bytes of rows if they are adjacent; positions ascend.
+/// Returns the bytes of the rows if they are adjacent. Positions ascend.
 pub(super) fn neighbours(positions: &[u32], row_bytes: usize) -> Option<Range<usize>> {
     debug_assert!(positions.is_sorted(), "splitting keeps the order of positions");
     let (Some(&first), Some(&last)) = (positions.first(), positions.last()) else {

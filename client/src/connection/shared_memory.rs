@@ -1,4 +1,4 @@
-//! Memory of a server of this machine: how it is asked for, and how rows are taken from it.
+//! Memory of a server on this machine: requesting it, and copying rows from it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -15,20 +15,21 @@ use crate::error::ClientError;
 use crate::read_buffer::Head;
 use crate::shared_memory::SharedMemory;
 
-/// Memory of a server that this process could not map, with the reason.
+/// The kind of a server's memory that this process could not map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapFailure {
-    /// Where it puts rows.
+    /// Memory to which the server copies rows.
     Ring,
-    /// Where it keeps them.
+    /// Memory in which the server keeps rows.
     Tier,
 }
 
 impl Connection {
-    /// Asks a server over a Unix socket, once each, for two kinds of memory. The first is for
-    /// taking rows, the second is where it keeps the rows of the tensor `lent`. A server without
-    /// any to share continues to send rows. Returns `Some` when it shares memory that cannot be
-    /// mapped here: then this connection cannot be used for pulls. No request may be in flight.
+    /// Requests two kinds of memory from a server over a Unix socket, once each: memory to which
+    /// the server copies rows, and memory in which it keeps the rows of the tensor `lent`. A server
+    /// without memory to share continues to send rows. Returns `Some` if the server shares memory
+    /// that this process cannot map: then this connection cannot be used for pulls. No request may
+    /// be in flight.
     pub(crate) fn share(
         &mut self,
         lent: Option<u16>,
@@ -49,9 +50,9 @@ impl Connection {
     fn ask_ring(&mut self, deadline: Instant) -> Result<bool, ClientError> {
         self.has_asked = true;
         if self.read_buffer.len() > 0 {
-            // Said with the hello: it has no room for this connection.
+            // Sent with the hello: the server is overloaded.
             self.receive(deadline)?;
-            return Err(self.malformed("an answer without a request"));
+            return Err(self.malformed("a reply without a request"));
         }
         match self.ask_memory(RequestBody::Share, deadline)? {
             (Reply::Shared { n_bytes, n_tensors }, descriptor) => {
@@ -64,7 +65,7 @@ impl Connection {
                 self.declined = Some(failure);
                 Ok(true)
             }
-            _ => Err(self.malformed("an answer of another kind")),
+            _ => Err(self.malformed("a reply of the wrong type")),
         }
     }
 
@@ -82,30 +83,30 @@ impl Connection {
                 }
                 memory
             }
-            _ => return Err(self.malformed("an answer of another kind")),
+            _ => return Err(self.malformed("a reply of the wrong type")),
         };
         self.tiers.push((tensor, memory));
         Ok(true)
     }
 
-    /// Maps the memory that a server has sent; reports the reason where it fails.
+    /// Maps memory that a server has sent; logs the reason of a failure.
     fn mapped(
         &self,
         descriptor: Option<OwnedFd>,
         map: impl FnOnce(OwnedFd) -> io::Result<SharedMemory>,
     ) -> Option<SharedMemory> {
-        // Without one this process has no room for a descriptor.
-        let none = || io::Error::other("no descriptor came: this process has too many open?");
+        // This process may have no room for a descriptor.
+        let none = || io::Error::other("no descriptor; this process may have too many open files");
         let address = &self.address;
         let mapped = descriptor.ok_or_else(none).and_then(map);
         mapped
             .inspect_err(|error| {
-                warn!(%address, %error, "its memory cannot be mapped: rows come another way");
+                warn!(%address, %error, "cannot map shared memory, receiving rows another way");
             })
             .ok()
     }
 
-    /// Asks for memory, and returns the answer with the descriptor that came beside it.
+    /// Requests memory; returns the reply, and the descriptor that arrived with it.
     fn ask_memory(
         &mut self,
         body: RequestBody,
@@ -116,7 +117,7 @@ impl Connection {
         loop {
             match self.read_buffer.head().map_err(|source| self.wire(source))? {
                 Head::Whole(reply, 0) => return Ok((reply, descriptor)),
-                Head::Whole(..) => return Err(self.malformed("an answer with a body")),
+                Head::Whole(..) => return Err(self.malformed("a reply with a body")),
                 Head::Needs(n_bytes) => {
                     let read = self.read_buffer.read_more(
                         |buffer| {
@@ -132,8 +133,8 @@ impl Connection {
         }
     }
 
-    /// Copies rows from the server's memory to their positions, which ascend, and says so where
-    /// that is awaited.
+    /// Copies rows from shared memory to their positions, which ascend. Acknowledges them if
+    /// `awaited`.
     pub(super) fn take_shared(
         &mut self,
         offset: usize,
@@ -146,7 +147,8 @@ impl Connection {
         let len = self.shared.as_ref().map_or(0, SharedMemory::len);
         let memory = self.shared.as_ref().filter(|_| offset <= len && n_bytes <= len - offset);
         let Some(memory) = memory else {
-            let message = format!("{n_bytes} bytes from {offset} on in shared memory of {len}");
+            let message =
+                format!("{n_bytes} bytes from {offset} on in shared memory of {len} bytes");
             return Err(self.malformed(message));
         };
         if let Some(range) = neighbours(positions, row_bytes) {
@@ -160,7 +162,7 @@ impl Connection {
         if awaited { self.say_taken() } else { Ok(()) }
     }
 
-    /// Copies rows to their positions from where the server keeps them; their slots have come.
+    /// Copies lent rows to their positions. Their slots are buffered.
     pub(super) fn take_lent(
         &mut self,
         positions: &[u32],
@@ -175,13 +177,14 @@ impl Connection {
             Some((_, Some(tier))) => {
                 tier.gather(slots, row_bytes, at, out).map_err(|bad| bad.to_string())
             }
-            _ => Err("which did not say where it keeps them".to_owned()),
+            _ => Err("the server has not shared their memory".to_owned()),
         };
-        gathered.map_err(|why| self.malformed(format!("rows of tensor {tensor} lent, {why}")))?;
-        // Who was stopped in the middle may have copied what had come in their place.
+        gathered.map_err(|why| self.malformed(format!("lent rows of tensor {tensor}: {why}")))?;
+        // A process that was stopped meanwhile may have copied rows that replaced the lent ones.
         if asked.elapsed() > LENT_FOR {
             let message = format!(
-                "rows were copied {:.1} s after they were asked for, and {} s later they may be others",
+                "lent rows were copied {:.1} s after the request; the server may replace them \
+                 after {} s",
                 asked.elapsed().as_secs_f64(),
                 LENT_FOR.as_secs()
             );
@@ -195,7 +198,7 @@ impl Connection {
         self.frame.clear();
         Request::new(RequestBody::Taken).append_to(0, &mut self.frame);
         match self.stream.write_all(&self.frame) {
-            // A server that stops does not listen any more, and sends what is left all the same.
+            // A stopping server reads no more, but still sends the remaining rows.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(|error| self.io(error)),
         }

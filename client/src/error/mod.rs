@@ -1,4 +1,4 @@
-//! Everything that can go wrong between a node id and its row.
+//! Errors of pulls, puts and everything else that this crate does.
 
 use lodestore_cache::device::DeviceError;
 use lodestore_cache::directory::DirectoryError;
@@ -40,22 +40,22 @@ pub enum ClientError {
     /// The device of a tier failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Volatile rows of this process were not claimed, published or pulled.
+    /// Volatile rows of this process could not be claimed, published or pulled.
     #[error(transparent)]
     Volatile(#[from] VolatileError),
-    /// A volatile tensor of this process is not there.
+    /// This process has no such volatile tensor.
     #[error(transparent)]
     Declare(#[from] DeclareError),
-    /// A volatile tensor that cannot be.
-    #[error("no volatile tensor: {reason}")]
+    /// The description of a volatile tensor is invalid.
+    #[error("invalid volatile tensor: {reason}")]
     BadVolatile {
-        /// The fault of it.
+        /// The fault.
         reason: String,
     },
-    /// Servers have a volatile tensor in different ways.
+    /// Servers have one volatile tensor in different shapes.
     #[error(
-        "{address} has other rows of volatile tensor `{tensor}` than another server; start all servers \
-         with the same volatile tensors, or declare it under another name"
+        "{address} has another shape of volatile tensor `{tensor}` than another server; start all \
+         servers with the same volatile tensors, or declare it under another name"
     )]
     VolatileDiffers {
         /// The server.
@@ -63,10 +63,10 @@ pub enum ClientError {
         /// The tensor.
         tensor: String,
     },
-    /// A volatile tensor was declared with another shape than this client knew.
+    /// A volatile tensor was declared again with another shape than this client knows.
     #[error(
-        "volatile tensor `{tensor}` was declared again since it was asked for, with other rows: {found}; \
-         ask for its shape again"
+        "volatile tensor `{tensor}` was declared again with another shape: found {found}; \
+         look up its shape again"
     )]
     VolatileChanged {
         /// The tensor.
@@ -74,7 +74,7 @@ pub enum ClientError {
         /// Its shape now.
         found: String,
     },
-    /// A row that a publisher has not claimed.
+    /// A publisher has not claimed a row.
     #[error(
         "node {node} of volatile tensor `{tensor}` is not claimed by this publisher; claim its range \
          before publishing"
@@ -82,27 +82,27 @@ pub enum ClientError {
     NotClaimed {
         /// The tensor.
         tensor: String,
-        /// The first such node.
+        /// The first node without a claim.
         node: NodeId,
     },
-    /// The connection that had claims is gone, and the claims with it.
-    #[error("{address} broke the connection that had the claims; claim the rows again")]
+    /// The connection that owned the claims has failed, which ended the claims.
+    #[error("the connection to {address} failed and ended its claims; claim the rows again")]
     ClaimsLost {
         /// The server.
         address: Address,
     },
-    /// The graph has no such tensor.
+    /// The graph has no tensor of this name.
     #[error("the graph has no tensor `{name}`; it has: {known}")]
     UnknownTensor {
-        /// Name asked for.
+        /// The requested name.
         name: String,
-        /// Names that the graph has, separated by commas.
+        /// Names of the graph's tensors, separated by commas.
         known: String,
     },
-    /// The graph has no such node.
+    /// The graph has no node with this id.
     #[error("node {node} is not below the graph's {n_nodes} nodes")]
     UnknownNode {
-        /// Id asked for.
+        /// The requested id.
         node: NodeId,
         /// Nodes of the graph.
         n_nodes: u32,
@@ -110,19 +110,19 @@ pub enum ClientError {
     /// The buffer for rows does not fit the ids.
     #[error("tensor `{tensor}`: {n_ids} rows need a buffer of {expected} bytes, found {found}")]
     BufferSize {
-        /// Tensor asked for.
+        /// The requested tensor.
         tensor: String,
-        /// Ids asked for.
+        /// Number of requested ids.
         n_ids: usize,
         /// Bytes that these rows need.
         expected: usize,
         /// Bytes of the buffer.
         found: usize,
     },
-    /// More rows than positions can name.
-    #[error("{n_rows} rows are requested together, the limit is {}; ask for fewer", u32::MAX)]
+    /// A batch has more rows than a position can name.
+    #[error("{n_rows} rows in one batch, the limit is {}; request fewer", u32::MAX)]
     TooManyRows {
-        /// Rows asked for.
+        /// Number of requested rows.
         n_rows: usize,
     },
     /// Two sources of one loader disagree about a tensor.
@@ -131,46 +131,44 @@ pub enum ClientError {
          check that both sides serve the same graph"
     )]
     SourcesDiffer {
-        /// Tensor asked for.
+        /// The requested tensor.
         tensor: String,
         /// Bytes of a row in the local source.
         local: usize,
         /// Bytes of a row in the remote source.
         remote: usize,
     },
-    /// A tier for other rows than those of its tensor.
+    /// A tier was built for rows of another length than those of its tensor.
     #[error("tensor `{tensor}` has rows of {expected} bytes, but its tier is for rows of {found}")]
     TierWidth {
         /// The tensor.
         tensor: String,
-        /// Bytes of its rows.
+        /// Bytes of a row of the tensor.
         expected: usize,
-        /// Bytes of the tier's.
+        /// Bytes of a row of the tier.
         found: usize,
     },
-    /// An address that cannot be read.
+    /// An address is invalid.
     #[error(transparent)]
     BadAddress(#[from] AddressError),
-    /// No address was given, or a map names none.
+    /// No address was given, or a map names no server.
     #[error("no server was named; give at least one address")]
     NoServers,
     /// A map of servers cannot be read.
-    #[error("{map}: no map of servers: {reason}")]
+    #[error("{map}: cannot read the map of servers: {reason}")]
     Map {
         /// File or etcd.
         map: String,
         /// The fault.
         reason: String,
     },
-    /// A named server that has never answered, and may hold the requested rows.
-    #[error(
-        "{addresses}: not heard of yet, and may hold what is written; start it, or do not name it"
-    )]
+    /// A named server has never responded, and may own the requested rows.
+    #[error("{addresses}: has not responded and may own these rows; start it, or do not name it")]
     Unreachable {
-        /// Those servers.
+        /// Addresses of these servers, separated by commas.
         addresses: String,
     },
-    /// A server does not answer a connection.
+    /// A server cannot be reached.
     #[error("cannot connect to {address}: {source}; is the server running?")]
     Connect {
         /// The server or one of its shards.
@@ -178,43 +176,43 @@ pub enum ClientError {
         /// The error of the system.
         source: std::io::Error,
     },
-    /// A server that no connection has reached until the end of the time for it.
+    /// A server could not be reached until the deadline.
     #[error(
         "cannot connect to {server}{}: {source}; tried {tries} times in {:.1} s; is the server running?",
         shard.map(|shard| format!(", shard {shard}")).unwrap_or_default(),
         waited.as_secs_f64()
     )]
     Away {
-        /// The server, as it was named.
+        /// The server, as the caller named it.
         server: Address,
         /// The shard that was asked.
         shard: Option<usize>,
-        /// How often it was tried.
+        /// Number of attempts.
         tries: u32,
-        /// Time from the first try to the last.
+        /// Time from the first attempt to the last.
         waited: std::time::Duration,
-        /// The error of the last try.
+        /// The error of the last attempt.
         source: std::io::Error,
     },
-    /// A certificate or a key that cannot be used.
+    /// A certificate or a key cannot be used.
     #[error("{path}: {reason}")]
     Tls {
         /// The file.
         path: std::path::PathBuf,
-        /// The fault of it.
+        /// The fault.
         reason: String,
     },
-    /// Client and server do not agree on TLS.
-    #[error("{address}: no TLS: {reason}")]
+    /// The TLS handshake failed.
+    #[error("{address}: TLS handshake failed: {reason}")]
     Handshake {
         /// The server or one of its shards.
         address: Address,
         /// The fault.
         reason: String,
     },
-    /// No server has the version of a partition that is to be kept to.
+    /// No server has the pinned version of a partition.
     #[error(
-        "no server that is connected has version {version} of partition {part}; pin another version, or \
+        "no connected server has version {version} of partition {part}; pin another version, or \
          connect to a server that has it"
     )]
     NoVersion {
@@ -229,36 +227,36 @@ pub enum ClientError {
          copy or replaced by another writer, and connect again"
     )]
     OtherHistory {
-        /// The server whose rows were not taken.
+        /// The server whose rows were rejected.
         address: Address,
-        /// The server that the expected commit is known from, or what else expects it.
+        /// The server that reported the expected commit, or the requested version.
         other: String,
         /// The partition and the versions.
         reason: String,
     },
-    /// A connection broke before the answer was complete.
-    #[error("{address} broke the connection: {source}; the pull may be repeated")]
+    /// A connection failed before the reply was complete.
+    #[error("the connection to {address} failed: {source}; retry the request")]
     Unavailable {
         /// The server or one of its shards.
         address: Address,
         /// The error of the system.
         source: std::io::Error,
     },
-    /// No answer in time.
-    #[error("{address} gave no answer before the deadline")]
+    /// A server did not respond before the deadline.
+    #[error("{address} did not respond before the deadline")]
     Deadline {
         /// The server or one of its shards.
         address: Address,
     },
-    /// A peer does not speak the wire, or breaks its rules.
+    /// A peer does not speak the wire protocol, or violates it.
     #[error("{address}: {source}")]
     Wire {
         /// The peer.
         address: Address,
-        /// The action that failed.
+        /// The violation.
         source: WireError,
     },
-    /// The server answered that it will not or cannot.
+    /// The server refused or failed the request.
     #[error("{address}: {failure}")]
     Refused {
         /// The server or one of its shards.
@@ -266,8 +264,8 @@ pub enum ClientError {
         /// Its reason.
         failure: Failure,
     },
-    /// The server answered another question.
-    #[error("{address} answered another question than was asked; it may be of another version")]
+    /// The server sent a reply of the wrong type.
+    #[error("{address} sent a reply of the wrong type; it may run another version")]
     Confused {
         /// The server.
         address: Address,
@@ -277,13 +275,13 @@ pub enum ClientError {
     GraphsDiffer {
         /// One server.
         address: Address,
-        /// The first that was named.
+        /// The first server that was named.
         other: Address,
     },
-    /// Two servers have different tensors of one name.
+    /// Two servers have different tensors with the same name.
     #[error(
-        "{address} and {other} have different tensors `{tensor}`: one of them was dropped and made again, \
-         or has another type; make both servers have the same"
+        "{address} and {other} have different tensors `{tensor}`: one was dropped and created \
+         again, or has another type; give both servers the same tensor"
     )]
     TensorsDiffer {
         /// The name.
@@ -293,79 +291,79 @@ pub enum ClientError {
         /// The other.
         other: Address,
     },
-    /// The servers do not have a tensor any more that they had when the client connected.
+    /// The servers no longer have a tensor that they had when the client connected.
     #[error(
         "tensor `{tensor}` was {} since this client connected; connect again",
-        if *is_replaced { "dropped and made again" } else { "dropped" }
+        if *is_replaced { "dropped and created again" } else { "dropped" }
     )]
     TensorGone {
-        /// Its name.
+        /// The name.
         tensor: String,
-        /// Whether another one has the name.
+        /// Whether another tensor has the name now.
         is_replaced: bool,
     },
-    /// A server describes a partition book or a tensor that cannot be.
+    /// A server describes an invalid partition book or tensor.
     #[error("{address} describes {reason}")]
     BadDescription {
         /// The server.
         address: Address,
-        /// The description, and the fault of it.
+        /// What it describes, and the fault.
         reason: String,
     },
-    /// None of the servers holds a partition.
-    #[error("no server that is connected holds partition {part}; connect to one that does")]
+    /// No server holds a partition.
+    #[error("no connected server holds partition {part}; connect to one that does")]
     NoReplica {
         /// The partition.
         part: PartId,
     },
-    /// No server takes puts of a partition.
+    /// No server accepts puts for a partition.
     #[error(
-        "no server takes puts of partition {part}; {readers} only read it: start a writable server of \
-         it, or connect to its writer as well"
+        "no server accepts puts for partition {part}; {readers} only read it: start a writable \
+         server for it, or connect to its writer as well"
     )]
     NoWriter {
         /// The partition.
         part: PartId,
-        /// Addresses of those that have it, separated by commas.
+        /// Addresses of the servers that hold it, separated by commas.
         readers: String,
     },
-    /// No server that a follower asks writes partitions that it is to follow.
-    #[error("no server that was asked writes {parts}: {servers}; name the server that writes it")]
+    /// None of the servers that a follower asked writes these partitions.
+    #[error("none of the servers asked writes {parts}: {servers}; name the server that writes it")]
     NotWritten {
         /// The partitions.
         parts: String,
-        /// Each server with what it has.
+        /// The servers, each with the partitions that it writes or reads.
         servers: String,
     },
-    /// A server that a follower asks for partitions does not say which it writes.
-    #[error("it is unknown which partitions can be followed: {reason}")]
+    /// A server does not respond, so that a follower cannot tell which partitions it writes.
+    #[error("cannot find out which partitions can be followed: {reason}")]
     NoSource {
         /// The failure, with the server.
         reason: String,
     },
-    /// A server that follows does not serve a version that it has fetched.
+    /// The server of a follower does not serve a version that was fetched.
     #[error("{reason}")]
     NotInstalled {
         /// The failure of the server.
         reason: String,
     },
-    /// Two servers take puts of a partition, of which one alone may.
+    /// Two servers accept puts for a partition, which must have one writer.
     #[error(
-        "{address} and {other} both take puts of partition {part}, which has one writer; nothing was \
-         put: stop the wrong one, and start it again as a follower of the other, in a folder without the \
-         partition"
+        "{address} and {other} both accept puts for partition {part}, which must have one writer; \
+         nothing was put: stop the wrong one, and restart it as a follower of the other, in a \
+         folder without the partition"
     )]
     TwoWriters {
         /// The partition.
         part: PartId,
-        /// One of them.
+        /// The first of them.
         address: Address,
-        /// Another.
+        /// The second.
         other: Address,
     },
-    /// A put has more rows of one partition than are put by one write.
+    /// A put has more bytes for one partition than one write may have.
     #[error(
-        "a put of {n_bytes} bytes for partition {part}; one may have {}: split it",
+        "a put of {n_bytes} bytes for partition {part}, the limit is {}; split it",
         lodestore_schema::limits::PUT_BYTES_MAX
     )]
     PutTooLarge {
@@ -374,85 +372,86 @@ pub enum ClientError {
         /// Bytes of its rows.
         n_bytes: u64,
     },
-    /// Fewer followers than wanted have a version.
+    /// Fewer followers than requested have installed a version.
     #[error(
-        "version {version} of partition {part} is committed, and {found} of {wanted} followers have it \
-         ({lacking}); see that the others run and reach the writer, or ask for fewer"
+        "version {version} of partition {part} is committed, but only {found} of {wanted} \
+         followers have it ({lacking}); check that the others run and reach the \
+         writer, or wait for fewer"
     )]
     FollowersBehind {
         /// The partition.
         part: PartId,
         /// The version.
         version: u32,
-        /// Followers that are to have it.
+        /// Followers that were requested.
         wanted: usize,
         /// Followers that have it.
         found: usize,
-        /// Those that lack it with the version that each has, or that there are none.
+        /// The followers that lack the version, each with its own version, or that there are none.
         lacking: String,
     },
-    /// A compaction has failed on its server.
-    #[error("{address}: the compaction has failed: {reason}")]
+    /// A compaction failed on its server.
+    #[error("{address}: compaction failed: {reason}")]
     Compaction {
         /// The server.
         address: Address,
         /// Its reason.
         reason: String,
     },
-    /// A server did not answer a step of a move in the time for one.
+    /// A server did not respond to a step of a move within the time limit of a step.
     #[error(
-        "{address} has not answered a step of the move for {} s, the time for one: what it was asked \
-         for may be done or not; see that it continues, then run the same command again, which finds out",
+        "{address} did not respond to a step of the move within {} s: the step may be done or not; \
+         check that the server runs, then repeat the same move, which finds out",
         time.as_secs_f64()
     )]
     MoveStalled {
         /// The source or the target.
         address: Address,
-        /// Time for one step.
+        /// Time limit of one step.
         time: std::time::Duration,
     },
     /// A partition cannot be moved to or from a server.
-    #[error("{address}: the partition is not moved: {reason}")]
+    #[error("{address}: cannot move the partition: {reason}")]
     Move {
         /// The server.
         address: Address,
         /// The obstacle.
         reason: String,
     },
-    /// Rows are to be kept over commits, and the source of them keeps to no version.
+    /// Rows are to be kept over commits, but their source is not pinned.
     #[error(
-        "{what} keeps rows, and its source reads the newest version of each moment: rows of several \
-         versions would meet; pin the source to one version"
+        "{what} keeps rows over commits, but its source is not pinned: rows of several \
+         versions would mix; pin the source to one version"
     )]
     Unpinned {
         /// What keeps rows.
         what: &'static str,
     },
-    /// Batches take turns, and one of them gave up its own.
-    #[error("batch {batch} cannot be loaded, since one before it failed")]
+    /// An earlier batch failed, on which this one depends.
+    #[error("cannot load batch {batch}: an earlier batch failed")]
     Abandoned {
         /// Number of the batch in the run.
         batch: u32,
     },
-    /// None of the servers holds a node.
-    #[error("the servers that are connected hold no node; connect to one that does")]
+    /// The connected servers hold no node.
+    #[error("the connected servers hold no nodes; connect to one that does")]
     NoNodes,
-    /// The system refuses to watch sockets or to start a thread.
-    #[error("cannot drive connections: {source}")]
+    /// The system cannot poll sockets or start a thread.
+    #[error("cannot poll connections or start a thread: {source}")]
     Poll {
         /// The error of the system.
         source: std::io::Error,
     },
-    /// Something in memory whose locks, threads or sockets are those of the parent of this process.
+    /// A value whose locks, threads or sockets belong to the parent of this process.
     #[error(
-        "the {what} is of the process that this one was forked from, and cannot be used here; make \
+        "the {what} belongs to the parent of this forked process, and cannot be used here; create \
          another after the fork"
     )]
     Forked {
         /// The kind of it.
         what: &'static str,
     },
-    /// A thread has panicked; its message is in the log.
+    /// A thread panicked; its message is in the log.
     #[error("the {thread} thread panicked; the cause is in the log above")]
     Panicked {
         /// The purpose of the thread.
@@ -469,7 +468,7 @@ impl ClientError {
         source.pinned_version().ok_or(Self::Unpinned { what })
     }
 
-    /// Returns whether some of the rows are damaged: a pull of others may succeed.
+    /// Returns whether some of the rows are damaged: a pull of other rows may succeed.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Store(error) => error.origin() != ErrorOrigin::System,
@@ -478,19 +477,19 @@ impl ClientError {
         }
     }
 
-    /// Returns whether the connection that it came over is in step, and serves the next request as
-    /// well. A server may close it all the same.
+    /// Returns whether the connection is in step after this error, and can send the next request.
+    /// The server may close it nevertheless.
     pub(crate) fn leaves_connection(&self) -> bool {
         let failure = match self {
             Self::Refused { failure, .. } => failure,
-            // The answer has come as a whole.
+            // The reply was read to its end.
             Self::OtherHistory { .. } => return true,
             _ => return false,
         };
         !matches!(failure.code, FailureCode::Unauthenticated | FailureCode::Stopping)
     }
 
-    /// Returns the error for no tensor `name` among those that are `known`.
+    /// Returns the error for an unknown tensor `name`.
     pub(crate) fn unknown_tensor<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Self {
         let known: Vec<_> = known.collect();
         Self::UnknownTensor { name: name.to_owned(), known: known.join(", ") }

@@ -9,7 +9,7 @@ use super::FollowPlan;
 use super::sources::{Sources, Survey};
 use crate::error::ClientError;
 
-/// Pause before servers that do not answer are asked again.
+/// Pause before silent servers are asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The partitions to follow, and those of the graph that have no writer.
@@ -17,14 +17,13 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct PartChoice {
     /// Ascending.
     pub(super) parts: Vec<PartId>,
-    /// Partitions that are not followed, since no server that was asked writes them.
+    /// Partitions that are not followed because none of the servers asked writes them.
     pub(super) unwritten: Vec<PartId>,
 }
 
 impl PartChoice {
-    /// Chooses partitions. `here` has those in the folder, which need no writer yet. Waits within
-    /// the deadline of the plan for servers that do not answer, as long as a partition may need
-    /// them.
+    /// Chooses partitions. `here` has those in the folder, which need no writer yet. Waits for
+    /// silent servers until the deadline of the plan, as long as a partition may need them.
     pub(super) fn within(
         plan: &FollowPlan,
         sources: &Sources,
@@ -55,7 +54,7 @@ impl PartChoice {
         }
     }
 
-    /// Chooses the partitions that are named: each is in the folder, or has one writer.
+    /// Chooses the named partitions: each is in the folder, or has one writer.
     fn of_wanted(
         survey: &Survey,
         wanted: &BTreeSet<PartId>,
@@ -75,8 +74,8 @@ impl PartChoice {
         Ok(Self { parts: wanted.iter().copied().collect(), unwritten })
     }
 
-    /// Chooses the partitions that servers write, and those in the folder. A server that does not
-    /// answer may write others, and is waited for unless it `is_late`, or all are chosen.
+    /// Chooses the partitions that servers write, and those in the folder. A silent server may
+    /// write others, so it is waited for unless `is_late`, or all partitions are chosen.
     fn of_written(
         survey: &Survey,
         here: &BTreeSet<PartId>,
@@ -93,12 +92,12 @@ impl PartChoice {
         if let Some(silence) = survey.silence()
             && !is_whole
         {
-            // Partitions that are here are served without their writers.
+            // Partitions in the folder are served without their writers.
             let may_go_on = is_late && !here.is_empty();
             if !may_go_on {
                 return Err(silence);
             }
-            tracing::warn!(%silence, "partitions that this server alone writes are not followed");
+            tracing::warn!(%silence, "not following partitions that only a silent server writes");
         }
         if chosen.is_empty() {
             return Err(survey.not_written(&unwritten));

@@ -1,4 +1,4 @@
-//! Files of a partition, fetched into a folder: those that are not there as a whole.
+//! Files of a partition, fetched into a folder unless they are complete there.
 
 use lodestore_store::StoreError;
 use lodestore_store::follow::{FetchCheck, FetchedFile, Manifest};
@@ -11,19 +11,19 @@ use crate::error::ClientError;
 /// A function that receives bytes fetched, and bytes to fetch.
 pub(crate) type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// The files that were fetched, without the description of the graph, which comes each time.
+/// Counts of fetched files, without the description of the graph, which is fetched each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fetched {
-    /// Files that came.
+    /// Files fetched.
     pub(crate) files: u64,
-    /// Files that were there.
+    /// Files that were complete before.
     pub(crate) kept: u64,
-    /// Bytes of those that came.
+    /// Bytes of the files fetched.
     pub(crate) n_bytes: u64,
 }
 
-/// Fetches the files of a partition's manifest that an arrival lacks. Each file of rows has been
-/// read and checked as a whole then; the lists of edges have not.
+/// Fetches the files of a partition's manifest that an arrival lacks. Each file of rows is read
+/// back and checked as a whole; edge lists are not.
 pub(crate) fn fetch_part(
     link: &mut Link,
     arrival: &Arrival,
@@ -49,7 +49,7 @@ pub(crate) fn fetch_part(
         };
         done = done.saturating_add(n_bytes);
         if name == META_FILE {
-            // Before anything else is fetched.
+            // Checked before anything else is fetched.
             graph = Some(arrival.check_graph()?);
             continue;
         }
@@ -60,8 +60,8 @@ pub(crate) fn fetch_part(
     Ok(fetched)
 }
 
-/// Fetches a file of rows unless it is there as a whole; returns whether it was fetched. It is
-/// continued where an earlier try was cut off. `begin` receives its name and length.
+/// Fetches a file of rows unless it is complete; returns whether it was fetched. Continues where an
+/// earlier attempt was interrupted. `begin` receives the name and the length.
 pub(super) fn fetch_file(
     link: &mut Link,
     begin: impl FnOnce(&str, u64) -> Result<Option<FetchedFile>, StoreError>,
@@ -83,8 +83,8 @@ pub(super) fn fetch_file(
     Ok(true)
 }
 
-/// Fetches the description of the graph, or a list of edges that is not there as a whole; returns
-/// whether it was fetched.
+/// Fetches the description of the graph, or an edge list that is not complete; returns whether it
+/// was fetched.
 fn fetch_list(
     link: &mut Link,
     arrival: &Arrival,

@@ -1,4 +1,4 @@
-//! The connection over which a follower, or a mover, asks the server that has a partition.
+//! The connection of a follower or a mover to the server that holds a partition.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::connection::{Connection, time_left};
 use crate::error::ClientError;
 use crate::remote::ClientConfig;
 
-/// A connection to the server of a partition, which holds the files of the last manifest.
+/// A connection to the server of a partition, which holds the files of the last manifest for it.
 pub(crate) struct Link {
     address: Address,
     connection: Connection,
     part: PartId,
-    /// For each step.
+    /// Time limit of each step.
     deadline: Duration,
-    /// Files of the last manifest with their bytes.
+    /// Files of the last manifest, with their lengths.
     files: Vec<(String, u64)>,
 }
 
@@ -42,7 +42,7 @@ impl Link {
         &self.address
     }
 
-    /// Returns the role of the server for the partition now, if it has it.
+    /// Returns the current state of the partition on the server, if the server holds it.
     pub(super) fn state(&mut self) -> Result<Option<PartState>, ClientError> {
         let deadline = Instant::now() + self.deadline;
         match self.connection.ask(Request::new(RequestBody::Describe), &[], deadline)? {
@@ -51,7 +51,7 @@ impl Link {
         }
     }
 
-    /// Returns the newest version, whose files are held at the writer from now on.
+    /// Returns the newest version. The writer holds its files from now on.
     pub(crate) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         let mut bytes = Vec::new();
         let followed = self.step(FollowStep::Manifest, &mut bytes)?;
@@ -60,16 +60,16 @@ impl Link {
             ClientError::from(StoreError::FollowRefused { part: self.part, reason })
         };
         let manifest = Manifest::from_bytes(&bytes)
-            .map_err(|reason| refused(format!("the list of its files: {reason}")))?;
+            .map_err(|reason| refused(format!("invalid manifest: {reason}")))?;
         let is_whole = manifest.files().all(|file| self.files.iter().any(|(name, _)| name == file));
         if manifest.part() != self.part || !is_whole {
-            return Err(refused("the writer does not have what it lists".to_owned()));
+            return Err(refused("the writer lacks files of its manifest".to_owned()));
         }
         Ok(manifest)
     }
 
-    /// Tells the server which version the follower serves; one before wire version 6 does not hear
-    /// it.
+    /// Reports the version that the follower serves. A server before wire version 6 does not accept
+    /// reports.
     pub(super) fn serves(&mut self, version: VersionTag, instance: u64) -> Result<(), ClientError> {
         if self.connection.version() < WIRE_VERSION_IDENTITY {
             return Ok(());
@@ -77,7 +77,7 @@ impl Link {
         self.step(FollowStep::Serves { version, instance }, &mut Vec::new()).map(drop)
     }
 
-    /// Returns the places of the files that a manifest names.
+    /// Returns the indices of the files that a manifest names.
     pub(super) fn files_of(&self, manifest: &Manifest) -> Vec<u16> {
         let all = (0..self.n_files()).zip(&self.files);
         let named = all.filter(|(_, (name, _))| manifest.files().any(|it| it == name));
@@ -92,12 +92,13 @@ impl Link {
         self.files[usize::from(at)].clone()
     }
 
-    /// Returns the names and bytes of the files of the last manifest.
+    /// Returns the names and the lengths of the files of the last manifest.
     pub(crate) fn files(&self) -> &[(String, u64)] {
         &self.files
     }
 
-    /// Fetches a piece of a file, in the place of what `piece` has; returns whether it is the last.
+    /// Fetches a piece of a file, which replaces the content of `piece`; returns whether it is the
+    /// last.
     pub(super) fn read(
         &mut self,
         file: u16,
@@ -106,12 +107,14 @@ impl Link {
     ) -> Result<bool, ClientError> {
         let followed = self.step(FollowStep::Read { file, offset }, piece)?;
         if !followed.is_last && !(1..=COPY_PIECE_BYTES).contains(&piece.len()) {
-            return Err(self.broken(format!("a piece of {} bytes, and more to come", piece.len())));
+            return Err(
+                self.broken(format!("a piece of {} bytes that is not the last", piece.len()))
+            );
         }
         Ok(followed.is_last)
     }
 
-    /// Fails for a file that does not have as many bytes as were listed.
+    /// Fails if a file does not have its listed length.
     pub(super) fn check_length(
         &self,
         name: &str,
@@ -122,7 +125,7 @@ impl Link {
         if found == expected || (found < expected && !is_last) {
             return Ok(());
         }
-        Err(self.broken(format!("{found} bytes of {name}, which has {expected}")))
+        Err(self.broken(format!("{found} bytes of {name}, expected {expected}")))
     }
 
     fn step(&mut self, step: FollowStep, body: &mut Vec<u8>) -> Result<Followed, ClientError> {
@@ -134,7 +137,7 @@ impl Link {
         Ok(followed)
     }
 
-    /// Takes a step of a move; `piece` receives the body of the answer, and nothing else.
+    /// Runs a step of a move. `piece` receives the body of the reply, and nothing else.
     pub(crate) fn copy(
         &mut self,
         step: CopyStep,
@@ -162,10 +165,10 @@ impl Link {
         if found == expected {
             return Ok(());
         }
-        Err(self.broken(format!("a piece has checksum {found:#010x}, not {expected:#010x}")))
+        Err(self.broken(format!("a piece has checksum {found:#010x}, expected {expected:#010x}")))
     }
 
-    /// Returns the error of an answer that is impossible.
+    /// Returns the error for an impossible reply.
     pub(crate) fn broken(&self, reason: String) -> ClientError {
         let source = WireError::Malformed { message: "followed", reason };
         ClientError::Wire { address: self.address.clone(), source }

@@ -1,10 +1,10 @@
-//! Partitions that a folder of this machine follows: their files are fetched from the writer, which
-//! serves on undisturbed, and handed over version by version.
+//! Partitions that a folder on this machine follows: their files are fetched from the writer, which
+//! continues to serve, and installed version by version.
 //!
-//! A new partition is fetched as a whole, beside its place. It is moved there when all of it has
-//! been read and checked. Later versions bring only the files that are missing. After an
-//! interruption the next try continues with the whole files, and with the part of the file that was
-//! being fetched.
+//! A new partition is fetched as a whole, beside its place. It is moved there after all of it has
+//! been read and checked. Later versions fetch only the missing files. After an interruption the
+//! next attempt continues with the complete files, and with the part of the file that was being
+//! fetched.
 
 mod choice;
 mod fetch;
@@ -29,73 +29,74 @@ pub(crate) use fetch::{Fetched, Progress, fetch_part};
 pub(crate) use link::Link;
 use sources::{Sources, ranges};
 
-/// Number of the copy in which a partition comes first; no other copy uses its folder.
+/// Number of the copy that first fetches a partition; no other copy uses its folder.
 const FIRST_COPY: u64 = 1;
 
-/// The partitions to follow, and their destination.
+/// The partitions to follow, and their folder.
 #[derive(Clone, Debug)]
 pub struct FollowPlan {
-    /// Servers that write partitions. Others that took some over from them are found.
+    /// Servers that write partitions. Servers that took partitions over from them are found.
     pub from: Vec<Address>,
-    /// The partitions. If empty, those that these servers write, and those that have been followed
-    /// in the folder before.
+    /// The partitions. If empty, those that these servers write, and those that the folder has
+    /// followed before.
     pub parts: Vec<PartId>,
-    /// Folder of the graph, which is made if it is not there.
+    /// Folder of the graph; created if missing.
     pub into: PathBuf,
-    /// Time for one step, and what servers are shown.
+    /// Time limit of one step, and credentials.
     pub config: ClientConfig,
 }
 
-/// The server of a folder that follows, as a follower needs it.
+/// The server of a followed folder, as a follower needs it.
 pub trait FollowedServer {
-    /// Returns the graph that is served.
+    /// Returns the graph that it serves.
     fn live(&self) -> &GraphHandle;
 
-    /// Returns the version of a partition that is served, if it is.
+    /// Returns the version of a partition that it serves, if any.
     fn served(&self, part: PartId) -> Option<u32>;
 
-    /// Serves the version of a manifest, whose files are all there; returns whether it is new.
+    /// Installs the version of a manifest, whose files are all in the folder; returns whether it is
+    /// new.
     ///
     /// # Errors
-    /// The reason why the version before is served.
+    /// The reason why the previous version is still served.
     fn install(&mut self, manifest: &Manifest) -> Result<bool, ClientError>;
 
     /// Receives the newest version of a partition at its writer.
     fn looked(&mut self, part: PartId, writer: &Address, newest: u32);
 
-    /// Receives how a look at a partition ended: the newest version is served, or a failure.
+    /// Receives the result of a poll of a partition: the newest version is served, or a failure.
     fn polled(&mut self, part: PartId, result: Result<(), &ClientError>);
 }
 
-/// The partitions of a folder that follows.
+/// The followed partitions of a folder.
 pub struct Follower {
     plan: FollowPlan,
     sources: Sources,
     folder: FollowedFolder,
     parts: Vec<FollowedPart>,
-    /// Partitions of the graph that no server writes which was asked.
+    /// Partitions of the graph that none of the servers asked writes.
     unwritten: Vec<PartId>,
-    /// The server that serves the folder; 0 for none.
+    /// The instance of the server that serves the folder; 0 for none.
     instance: u64,
 }
 
 struct FollowedPart {
     part: PartId,
-    /// The connection to its writer, while there is one.
+    /// The connection to the writer, if open.
     link: Option<Link>,
-    /// The version of the manifest that this connection was last compared by.
+    /// The version of the last manifest that was compared over this connection.
     compared: Option<u32>,
-    /// The version that the writer was told last over this connection.
+    /// The version that was last reported to the writer over this connection.
     told: Option<VersionTag>,
 }
 
 impl Follower {
-    /// Makes the folder a follower's and chooses the partitions. All that are not there have a
-    /// writer, or none is fetched. Waits within the deadline until the writers answer.
+    /// Makes the folder a follower's, and chooses the partitions. Each partition that the folder
+    /// lacks has a writer, or none is fetched. Waits until the deadline for the writers to respond.
     ///
     /// # Errors
-    /// A folder with partitions of its own, one of another graph, partitions without a writer or
-    /// with two, or writers that do not answer.
+    /// The folder has partitions of its own, or belongs to another graph; a partition has no
+    /// writer, or two; writers do not respond.
     pub fn begin(plan: FollowPlan) -> Result<Self, ClientError> {
         let writers: Vec<String> = plan.from.iter().map(ToString::to_string).collect();
         let folder = FollowedFolder::open(&plan.into, &writers.join(", "))?;
@@ -106,20 +107,20 @@ impl Follower {
         Ok(Self { plan, sources, folder, parts, unwritten: choice.unwritten, instance: 0 })
     }
 
-    /// Tells writers from now on which versions the server of the folder serves. `instance` is the
-    /// number of the server in its description.
+    /// Reports to writers from now on which versions the server of the folder serves. `instance` is
+    /// the number of the server in its description.
     pub fn serve_as(&mut self, instance: u64) {
         self.instance = instance;
         self.parts.iter_mut().for_each(|followed| followed.told = None);
     }
 
-    /// Returns the partitions that are followed, ascending.
+    /// Returns the followed partitions, ascending.
     pub fn parts(&self) -> impl Iterator<Item = PartId> {
         self.parts.iter().map(|followed| followed.part)
     }
 
-    /// Returns what the follower follows and what none of its servers writes, as one sentence; the
-    /// second is `None` where they write all.
+    /// Returns the followed partitions, and those that none of the servers writes, each as text;
+    /// the second is `None` if the servers write all.
     #[must_use]
     pub fn coverage(&self) -> (String, Option<String>) {
         let parts: Vec<PartId> = self.parts().collect();
@@ -127,11 +128,11 @@ impl Follower {
         (ranges(&parts), unwritten)
     }
 
-    /// Brings the partitions that are not there yet. `progress` receives bytes fetched and to fetch
-    /// of one partition after the other.
+    /// Fetches the partitions that the folder lacks. `progress` receives the bytes fetched and the
+    /// bytes to fetch, one partition after the other.
     ///
     /// # Errors
-    /// The obstacle to a fetch; fetched files stay for the next try.
+    /// The reason why a partition cannot be fetched; fetched files stay for the next attempt.
     pub fn bring(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), ClientError> {
         for followed in &mut self.parts {
             if self.folder.has(followed.part)? {
@@ -141,13 +142,16 @@ impl Follower {
             let manifest = link.manifest()?;
             self.folder.check_graph(&manifest)?;
             bring_whole(&self.plan, link, &manifest, progress)?;
-            tracing::info!(part = %followed.part, version = manifest.version(), "a partition has come");
+            tracing::info!(
+                part = %followed.part, version = manifest.version(),
+                "fetched partition"
+            );
         }
         Ok(())
     }
 
-    /// Fetches the newest version of each partition that is not served into the folder of `server`,
-    /// and has it install that. Returns the number of versions that were installed. `server`
+    /// Fetches the newest version of each partition that is not served yet into the folder of
+    /// `server`, and has it installed there. Returns the number of installed versions. `server`
     /// receives the failures.
     pub fn poll(&mut self, server: &mut dyn FollowedServer) -> usize {
         let mut n_installed = 0;
@@ -159,7 +163,7 @@ impl Follower {
                     server.polled(followed.part, Ok(()));
                 }
                 Err(error) => {
-                    // The next try finds the writer again.
+                    // The next poll finds the writer again.
                     followed.link = None;
                     server.polled(followed.part, Err(&error));
                 }
@@ -175,7 +179,8 @@ impl FollowedPart {
         let link = match self.link.take() {
             Some(link) => link,
             None => {
-                // It may have been restored from a copy, or repaired, without another version.
+                // The writer may have been restored from a copy, or repaired, without a new
+                // version.
                 (self.compared, self.told) = (None, None);
                 let writer = sources.writer_of(&plan.config, self.part)?;
                 tracing::info!(part = %self.part, %writer, "following");
@@ -185,8 +190,9 @@ impl FollowedPart {
         Ok(self.link.insert(link))
     }
 
-    /// Returns the state of the partition at its writer, to which there is a connection then. A
-    /// writer that has given it up, or takes no puts any more, is one no longer: the other is found.
+    /// Returns the state of the partition at its writer, after connecting to it. A server that has
+    /// released the partition, or accepts no puts any more, is no longer its writer: the new one is
+    /// found.
     fn state(
         &mut self,
         plan: &FollowPlan,
@@ -204,7 +210,7 @@ impl FollowedPart {
         let state = link.state()?.filter(|state| state.role == Role::Writer);
         state.ok_or_else(|| ClientError::NotWritten {
             parts: ranges(&[part]),
-            servers: format!("{} has just given it up", link.address()),
+            servers: format!("{} has just released it", link.address()),
         })
     }
 
@@ -228,8 +234,8 @@ impl FollowedPart {
         let manifest = link.manifest()?;
         for at in link.files_of(&manifest) {
             let begin = |name: &str, n_bytes| {
-                let live = server.live();
-                FetchedFile::begin_next(live, &manifest, name, n_bytes, FetchCheck::ReadBack)
+                let graph = server.live();
+                FetchedFile::begin_next(graph, &manifest, name, n_bytes, FetchCheck::ReadBack)
             };
             fetch_file(link, begin, at, &mut |_| {})?;
         }
@@ -240,7 +246,7 @@ impl FollowedPart {
         Ok(is_new)
     }
 
-    /// Tells the writer the version that is served, unless it knows.
+    /// Reports the served version to the writer, unless the writer knows it.
     fn tell(&mut self, instance: u64, server: &dyn FollowedServer) -> Result<(), ClientError> {
         let served = server.served(self.part).filter(|_| instance != 0);
         let (Some(number), Some(link)) = (served, &mut self.link) else { return Ok(()) };
@@ -255,7 +261,7 @@ impl FollowedPart {
     }
 }
 
-/// Fetches a partition that is not there, and moves it to its place.
+/// Fetches a partition that the folder lacks, and moves it to its place.
 fn bring_whole(
     plan: &FollowPlan,
     link: &mut Link,
@@ -270,7 +276,7 @@ fn bring_whole(
     Ok(arrival.install(manifest)?)
 }
 
-/// Returns whether a follower must be helped by a person: its writer is not one that it can follow.
+/// Returns whether only an operator can help a follower: it must not follow its writer.
 #[must_use]
 pub fn is_refused(error: &ClientError) -> bool {
     matches!(

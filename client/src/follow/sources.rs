@@ -1,5 +1,4 @@
-//! The servers that a follower asks: those that are named, and those that took partitions over from
-//! them.
+//! Servers that a follower asks: the named ones, and those that took partitions over from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -12,18 +11,19 @@ use crate::error::ClientError;
 use crate::remote::ClientConfig;
 use crate::remote::describe;
 
-/// Most servers that are asked beside those that are named: partitions may have moved on and on.
+/// Most servers that are asked beside the named ones: partitions may have moved again and again.
 const ANNOUNCED_MAX: usize = 64;
 
 /// Servers that may write partitions.
 #[derive(Debug)]
 pub(super) struct Sources {
     named: Vec<Address>,
-    /// Those that took a partition over, kept since the server that said so may be gone.
+    /// Servers that took a partition over. They are kept, since the server that announced them may
+    /// be gone.
     learned: Vec<Address>,
 }
 
-/// What all servers said about themselves at one time.
+/// The descriptions of all servers at one time.
 pub(super) struct Survey {
     answers: Vec<(Address, Result<Description, ClientError>)>,
 }
@@ -33,7 +33,7 @@ impl Sources {
         Self { named, learned: Vec::new() }
     }
 
-    /// Asks all servers, and those to which they say that a partition has gone: `part`, or any.
+    /// Asks all servers, and those to which they report that a partition has moved: `part`, or any.
     pub(super) fn survey(&self, config: &ClientConfig, part: Option<PartId>) -> Survey {
         let mut survey = Survey { answers: Vec::new() };
         let mut to_ask: Vec<Address> = self.named.iter().chain(&self.learned).cloned().collect();
@@ -54,7 +54,7 @@ impl Sources {
         survey
     }
 
-    /// Returns the server that writes a partition now, which is asked again later.
+    /// Returns the server that writes a partition now, and remembers to ask it later.
     pub(super) fn writer_of(
         &mut self,
         config: &ClientConfig,
@@ -71,7 +71,7 @@ impl Sources {
     }
 }
 
-/// Returns the servers to which partitions have gone from this one, as it says.
+/// Returns the servers to which partitions have moved from this server, as it reports.
 fn announced(by: &Address, description: &Description, part: Option<PartId>) -> Vec<Address> {
     let is_wanted = |moved: u16| part.is_none_or(|part| part.0 == moved);
     let moved = description.moved.iter().filter(|it| is_wanted(it.part));
@@ -80,24 +80,24 @@ fn announced(by: &Address, description: &Description, part: Option<PartId>) -> V
 }
 
 impl Survey {
-    /// Returns the descriptions of the servers that answered.
+    /// Returns the descriptions of the servers that responded.
     fn descriptions(&self) -> impl Iterator<Item = (&Address, &Description)> {
         let answers = self.answers.iter();
         answers.filter_map(|(address, answer)| Some((address, answer.as_ref().ok()?)))
     }
 
-    /// Returns whether all servers have answered.
+    /// Returns whether all servers responded.
     pub(super) fn is_whole(&self) -> bool {
         self.answers.iter().all(|(_, answer)| answer.is_ok())
     }
 
-    /// Returns the number of partitions of the graph, as far as a server has answered.
+    /// Returns the number of partitions of the graph, if a server responded.
     pub(super) fn n_parts(&self) -> Option<u16> {
         let (_, first) = self.descriptions().next()?;
         Some(u16::try_from(first.bounds.len().saturating_sub(1)).unwrap_or(u16::MAX))
     }
 
-    /// Fails where servers serve different graphs.
+    /// Fails if servers serve different graphs.
     pub(super) fn check_graph(&self) -> Result<(), ClientError> {
         let mut descriptions = self.descriptions();
         let Some((other, first)) = descriptions.next() else { return Ok(()) };
@@ -120,7 +120,7 @@ impl Survey {
     /// Returns the server that writes a partition.
     ///
     /// # Errors
-    /// `TwoWriters`, `NotWritten`, or `NoSource` where no server answers.
+    /// `TwoWriters`, `NotWritten`, or `NoSource` if no server responded.
     pub(super) fn writer_of(&self, part: PartId) -> Result<Address, ClientError> {
         let is_writer = |description: &Description| {
             description.state(part.0).is_some_and(|state| state.role == Role::Writer)
@@ -138,7 +138,7 @@ impl Survey {
         }
     }
 
-    /// Returns the error of partitions that no server writes.
+    /// Returns the error for partitions that no server writes.
     pub(super) fn not_written(&self, parts: &[PartId]) -> ClientError {
         if self.descriptions().next().is_none()
             && let Some(error) = self.silence()
@@ -153,14 +153,14 @@ impl Survey {
         ClientError::NotWritten { parts: ranges(parts), servers: servers.join("; ") }
     }
 
-    /// Returns why a server has not answered, if one has not.
+    /// Returns the error for a server that has not responded, if there is one.
     pub(super) fn silence(&self) -> Option<ClientError> {
         let error = self.answers.iter().find_map(|(_, answer)| answer.as_ref().err())?;
         Some(ClientError::NoSource { reason: error.to_string() })
     }
 }
 
-/// Returns what a server does for partitions: those that it writes, and its part in these.
+/// Returns the roles of a server as text: the partitions that it writes, and its role for `parts`.
 fn roles_at(address: &Address, description: &Description, parts: &[PartId]) -> String {
     let of_role = |role: Role| -> Vec<PartId> {
         let held = description.held().filter(|(_, state)| state.role == role);
@@ -183,12 +183,12 @@ fn roles_at(address: &Address, description: &Description, parts: &[PartId]) -> S
         }
     }
     for (to, parts) in gone {
-        text += &format!(", gave {} up to {to}", ranges(&parts));
+        text += &format!(", released {} to {to}", ranges(&parts));
     }
     text
 }
 
-/// Returns ascending partitions as people write them: `0 to 3, 5`.
+/// Formats ascending partitions: `0 to 3, 5`.
 pub(super) fn ranges(parts: &[PartId]) -> String {
     let mut found: Vec<(u16, u16)> = Vec::new();
     for part in parts {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_partition_without_a_writer_names_the_servers_and_what_each_has() {
+    fn the_error_for_a_partition_without_a_writer_names_the_servers_and_their_roles() {
         let asked = survey(vec![
             ("127.0.0.1:1", server(&[0, 1], Role::Writer, &[(2, "127.0.0.1:2")])),
             ("127.0.0.1:2", server(&[2], Role::Reader, &[])),
@@ -239,7 +239,7 @@ mod tests {
         let error = asked.writer_of(PartId(2)).unwrap_err().to_string();
         for said in [
             "partition 2",
-            "127.0.0.1:1 writes partitions 0, 1, gave partition 2 up to 127.0.0.1:2",
+            "127.0.0.1:1 writes partitions 0, 1, released partition 2 to 127.0.0.1:2",
             "127.0.0.1:2 writes none, only reads partition 2",
         ] {
             assert!(error.contains(said), "no `{said}` in {error}");
@@ -260,9 +260,9 @@ mod tests {
         assert_eq!(two([7, 7]).writer_of(PartId(0)).unwrap().to_string(), "127.0.0.1:1");
     }
 
-    /// The path of another machine means nothing here, and a local port another server.
+    /// A path of another machine means nothing here, and a local port is another server.
     #[test]
-    fn an_address_of_one_machine_is_believed_to_a_server_of_that_machine() {
+    fn a_local_address_is_accepted_from_a_server_on_this_machine_only() {
         let moved = [(1, "unix:/run/l"), (1, "127.0.0.1:7"), (1, "10.0.0.6:7"), (2, "10.0.0.7:7")];
         let description = server(&[0], Role::Writer, &moved);
         let told = |by: &str, part: Option<u16>| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! The memory of the rows of a queue: counted while the queue has it, and used again.
+//! Memory of the rows of a queue: counted while the queue owns it, and reused.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,34 +8,34 @@ use lodestore_graph::lock::IgnorePoison;
 
 use crate::buffer::RowBuffer;
 
-/// Buffers below this many bytes are left to the allocator, which keeps their pages itself.
+/// Smaller buffers are left to the allocator, which keeps their pages itself.
 const MIN_FREE_BYTES: usize = 1 << 20;
-/// Most buffers that wait to be used again.
+/// Most buffers that are kept for reuse.
 const FREE_BUFFERS_MAX: usize = 4;
 
-/// The memory for rows that a queue has: rows that were not taken, those pulled together, and free
+/// The memory of a queue's rows: rows that were not taken, rows that are pulled together, and free
 /// buffers.
 #[derive(Debug)]
 pub(super) struct RowMemory {
     n_bytes: AtomicUsize,
     peak_bytes: AtomicUsize,
-    /// Most bytes with free buffers among them.
+    /// Above this many bytes, no free buffers are kept.
     limit_bytes: usize,
     /// Buffers of rows that the user has dropped.
     free: Mutex<Vec<RowBuffer>>,
 }
 
-/// Rows that count until they are taken or dropped.
+/// Rows that count as memory of the queue until they are taken or dropped.
 pub(super) struct CountedRows {
     pub(super) rows: RowBuffer,
     memory: Arc<RowMemory>,
 }
 
-/// The rows of a request. Their memory serves a later request once they are dropped.
+/// The rows of a request. Once they are dropped, their memory is reused for a later request.
 #[derive(Debug, Default)]
 pub struct GatheredRows {
     rows: RowBuffer,
-    /// `None` for no rows.
+    /// `None` without rows.
     memory: Option<Arc<RowMemory>>,
 }
 
@@ -49,12 +49,12 @@ impl RowMemory {
         }
     }
 
-    /// Returns the most bytes that were in memory at once.
+    /// Returns the most bytes in memory at one time.
     pub(super) fn peak_bytes(&self) -> usize {
         self.peak_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that are in memory now.
+    /// Returns the bytes in memory now.
     pub(super) fn n_bytes(&self) -> usize {
         self.n_bytes.load(Ordering::Relaxed)
     }
@@ -68,8 +68,8 @@ impl RowMemory {
         self.n_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
     }
 
-    /// Returns the smallest free buffer for `n_bytes`, and frees the others where the new rows would
-    /// pass the limit beside them.
+    /// Returns the smallest free buffer for `n_bytes`. Drops other free buffers if the new rows
+    /// would pass the limit.
     fn reuse(&self, n_bytes: usize) -> RowBuffer {
         if n_bytes < MIN_FREE_BYTES {
             return RowBuffer::default();
@@ -89,7 +89,7 @@ impl RowMemory {
         buffer
     }
 
-    /// Keeps the buffer of rows that the user has dropped, if there is room for it.
+    /// Keeps the buffer of dropped rows, if there is room for it.
     fn keep(&self, buffer: RowBuffer) {
         let n_bytes = buffer.capacity();
         // Does not wait: in a forked child, a lock that the parent held stays locked.
@@ -103,7 +103,7 @@ impl RowMemory {
 }
 
 impl CountedRows {
-    /// Makes room for the rows of a request.
+    /// Allocates memory for the rows of a request.
     pub(super) fn new(n_bytes: usize, memory: &Arc<RowMemory>) -> Self {
         let rows = memory.reuse(n_bytes);
         memory.add(rows.capacity());
@@ -112,7 +112,7 @@ impl CountedRows {
         counted
     }
 
-    /// Makes room for other rows; memory for more of them stays.
+    /// Resizes for other rows. Memory does not shrink.
     pub(super) fn resize(&mut self, n_bytes: usize) {
         let before = self.rows.capacity();
         self.rows.resize(n_bytes);

@@ -1,16 +1,16 @@
-//! Asynchronous gathers: threads of the queue pull rows, several requests under one plan.
+//! Asynchronous gathers: the threads of a queue pull rows, several requests under one plan.
 //!
-//! Each request owns the memory of its rows, which serves a later request once they are dropped.
-//! Waiting requests for one tensor are pulled together, each distinct row once, so that adjacent rows
-//! of different requests are read together. When a combined pull meets damaged rows, its requests are
-//! pulled one by one, so that the damaged one fails alone; every other error is that of all requests of
-//! the group.
+//! Each request owns the memory of its rows, which is reused for a later request once they are
+//! dropped. Waiting requests for one tensor are pulled together, each distinct row once, so that
+//! adjacent rows of different requests are read together. If a combined pull meets damaged rows,
+//! its requests are pulled one by one, so that the damaged one fails alone. Any other error fails
+//! all requests of the group.
 //!
 //! A request is read-ahead until a caller waits for it. Requests with a waiting caller are pulled
 //! first, as [`PullKind::Sync`]; the others are bulk.
 //!
-//! Callbacks run on a thread of their own. A callback may submit to the queue, or wait for any of
-//! its requests: no pull waits for a callback.
+//! Callbacks run on a separate thread. A callback may submit to the queue, or wait for any of its
+//! requests: no pull waits for a callback.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +32,7 @@ mod memory;
 pub use memory::GatheredRows;
 use memory::{CountedRows, RowMemory};
 
-/// The bounds of a [`GatherQueue`].
+/// Limits of a [`GatherQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueBounds {
     /// Most requests that wait or are being pulled; further ones wait for room.
@@ -40,7 +40,8 @@ pub struct QueueBounds {
     /// Most requests that are pulled together.
     pub together: usize,
     /// Most bytes of memory: half is for the rows of requests that wait or are being pulled, the
-    /// other half for the rows that threads pull together. One request is taken whatever its size.
+    /// other half for the rows that threads pull together. A single request is accepted whatever
+    /// its size.
     pub bytes: usize,
     /// Threads that pull.
     pub threads: usize,
@@ -52,18 +53,18 @@ impl Default for QueueBounds {
     }
 }
 
-/// A queue of gathers over one source, with threads of its own.
+/// A queue of gathers from one source, with its own threads.
 ///
-/// After a drop its threads pull the waiting requests, and end.
+/// After it is dropped, its threads pull the waiting requests, and end.
 pub struct GatherQueue {
     inner: Arc<QueueInner>,
     process: Generation,
 }
 
-/// The rows of a request, or why there are none. Requests that were pulled together share an error.
+/// The rows of a request, or the error. Requests that were pulled together share an error.
 pub type GatherResult = Result<GatheredRows, Arc<ClientError>>;
 
-/// A handle of a queued request; its rows are taken once.
+/// A handle to a queued request, whose rows are taken once.
 #[derive(Clone)]
 pub struct Ticket {
     slot: Arc<Slot>,
@@ -89,7 +90,7 @@ struct State {
     n_pulled: usize,
     /// Bytes of the rows of requests that wait or are being pulled.
     n_bytes: usize,
-    /// No further requests come.
+    /// Whether the queue accepts no further requests.
     is_closed: bool,
 }
 
@@ -110,7 +111,7 @@ type CountedResult = Result<CountedRows, Arc<ClientError>>;
 struct Slot {
     state: Mutex<SlotState>,
     done: Condvar,
-    /// A caller waits for the rows, or has waited.
+    /// Whether a caller waits for the rows, or has waited.
     is_awaited: AtomicBool,
 }
 
@@ -118,7 +119,7 @@ struct Slot {
 struct SlotState {
     is_done: bool,
     rows: Option<CountedResult>,
-    /// Called when the rows arrive.
+    /// Called when the request completes.
     callbacks: Vec<Callback>,
 }
 
@@ -126,7 +127,7 @@ impl GatherQueue {
     /// Starts the threads of a queue over `source`.
     ///
     /// # Errors
-    /// [`ClientError::Poll`] where the system refuses a thread.
+    /// [`ClientError::Poll`] if the system refuses a thread.
     pub fn start(source: Arc<dyn RowSource>, bounds: QueueBounds) -> Result<Self, ClientError> {
         let bounds = QueueBounds {
             window: bounds.window.max(1),
@@ -154,9 +155,9 @@ impl GatherQueue {
         Ok(queue)
     }
 
-    /// Queues a gather as soon as the window has room, and takes `ids`.
+    /// Queues a gather once the window has room, and takes `ids`.
     ///
-    /// Returns `None` and leaves `ids` when there is no room within `time`.
+    /// Returns `None` and leaves `ids` if there is no room within `time`.
     ///
     /// # Errors
     /// [`ClientError::UnknownTensor`], [`ClientError::UnknownNode`]; in a forked child
@@ -168,7 +169,7 @@ impl GatherQueue {
         time: Duration,
     ) -> Result<Option<Ticket>, ClientError> {
         let tensor = self.checked_tensor(tensor, ids)?;
-        // Not an end, which a long time would have no instant for.
+        // Not a deadline: for a long time there may be no `Instant`.
         let start = Instant::now();
         let n_bytes = ids.len().saturating_mul(tensor.row_bytes());
         let mut state = self.inner.state.lock().ignore_poison();
@@ -183,13 +184,13 @@ impl GatherQueue {
         Ok(Some(self.enqueue(state, &tensor, std::mem::take(ids))))
     }
 
-    /// Queues a gather without waiting for room: it waits for its turn behind those in the window.
+    /// Queues a gather without waiting for room; the requests in the window are pulled before it.
     ///
     /// For callers that must not wait, such as the thread of an event loop; they bound the number
     /// of their requests.
     ///
     /// # Errors
-    /// As [`GatherQueue::submit_within`].
+    /// See [`GatherQueue::submit_within`].
     pub fn submit_beyond_window(
         &self,
         tensor: &str,
@@ -200,20 +201,20 @@ impl GatherQueue {
         Ok(self.enqueue(state, &tensor, ids))
     }
 
-    /// Returns the rows that were pulled: each once for the requests that were pulled together.
+    /// Returns the number of rows pulled. A row counts once for requests that were pulled together.
     #[must_use]
     pub fn n_pulled_rows(&self) -> u64 {
         self.inner.n_pulled_rows.load(Ordering::Relaxed)
     }
 
-    /// Returns the most bytes of rows that were in memory at once: those pulled together, those of
-    /// requests until they are taken, and free buffers for further ones.
+    /// Returns the most bytes of rows in memory at one time: rows pulled together, rows of requests
+    /// until they are taken, and free buffers.
     #[must_use]
     pub fn peak_bytes(&self) -> usize {
         self.inner.memory.peak_bytes()
     }
 
-    /// Returns the tensor of a request, and fails for requests that no pull can satisfy.
+    /// Returns the tensor of a request; fails for requests that no pull can satisfy.
     fn checked_tensor(&self, tensor: &str, ids: &[NodeId]) -> Result<TensorInfo, ClientError> {
         if !self.process.is_current() {
             return Err(ClientError::Forked { what: "queue of gathers" });
@@ -256,28 +257,28 @@ impl Drop for GatherQueue {
 }
 
 impl QueueBounds {
-    /// Returns whether a request of `n_bytes` may join those of `state`.
+    /// Returns whether a request of `n_bytes` fits beside those of `state`.
     fn has_room(&self, state: &State, n_bytes: usize) -> bool {
         let n_requests = state.waiting.len() + state.n_pulled;
         n_requests == 0
             || n_requests < self.window && state.n_bytes.saturating_add(n_bytes) <= self.row_bytes()
     }
 
-    /// Returns the bytes for rows of requests that wait or are being pulled.
+    /// Returns the byte limit for rows of requests that wait or are being pulled.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.bytes / 2
     }
 
-    /// Returns the bytes for rows that one thread pulls together.
+    /// Returns the byte limit for rows that one thread pulls together.
     fn plan_bytes(&self) -> usize {
         self.bytes / 2 / self.threads
     }
 }
 
 impl QueueInner {
-    /// Pulls groups until the queue is closed and empty. The room of a group is free before its
-    /// callbacks are called.
+    /// Pulls groups until the queue is closed and empty. Frees the room of a group before its
+    /// callbacks run.
     fn run(&self, callbacks: &Sender<Vec<Callback>>) {
         let mut scratch = CountedRows::new(0, &self.memory);
         while let Some(group) = self.next_group() {
@@ -298,8 +299,8 @@ impl QueueInner {
         }
     }
 
-    /// Waits for requests. Takes the first one that a caller waits for, else the first, and up to
-    /// `together - 1` others of its tensor that the memory for a plan holds.
+    /// Waits for requests. Takes the first request with a waiting caller, or else the first
+    /// request, and up to `together - 1` others of its tensor that fit into the memory of a plan.
     fn next_group(&self) -> Option<Vec<Request>> {
         let mut state = self.state.lock().ignore_poison();
         loop {
@@ -327,7 +328,7 @@ impl QueueInner {
         }
     }
 
-    /// Pulls the rows of a group, within the deadline of one pull. Returns the result of each
+    /// Pulls the rows of a group, within the deadline of one pull; returns the result of each
     /// request.
     fn pull(&self, group: &[Request], scratch: &mut CountedRows) -> Vec<CountedResult> {
         let begun = Instant::now();
@@ -354,7 +355,7 @@ impl QueueInner {
         Ok(counted)
     }
 
-    /// Pulls rows of the source, and turns a panic into an error.
+    /// Pulls rows from the source, and turns a panic into an error.
     fn pull_rows(
         &self,
         tensor: &str,
@@ -370,7 +371,7 @@ impl QueueInner {
         Ok(())
     }
 
-    /// Pulls each distinct row once, and copies it to each request for it.
+    /// Pulls each distinct row once, and copies it to each request that needs it.
     fn pull_together(
         &self,
         group: &[Request],
@@ -397,12 +398,12 @@ impl Request {
         self.ids.len() * self.row_bytes
     }
 
-    /// Returns the kind of its pull: bulk until a caller waits for it.
+    /// Returns the kind of the pull: bulk until a caller waits for the request.
     fn kind(&self) -> PullKind {
         if self.slot.is_awaited() { PullKind::Sync } else { PullKind::Vector }
     }
 
-    /// Copies the rows of the request from those of `distinct`, its ascending superset.
+    /// Copies the rows of the request from those of `distinct`, an ascending superset of its ids.
     fn copy_from(
         &self,
         pulled: &[u8],
@@ -426,7 +427,7 @@ impl Slot {
         self.is_awaited.load(Ordering::Relaxed)
     }
 
-    /// Completes the request; returns the callbacks that are due.
+    /// Completes the request; returns its callbacks.
     fn finish(&self, rows: CountedResult) -> Vec<Callback> {
         let mut state = self.state.lock().ignore_poison();
         state.is_done = true;
@@ -446,7 +447,7 @@ impl Ticket {
     }
 
     /// Waits up to `time` for the request; returns whether it is complete. From then on the request
-    /// passes those that no caller waits for.
+    /// is pulled before those that no caller waits for.
     ///
     /// # Errors
     /// [`ClientError::Forked`] in a child of the process that submitted it.
@@ -470,8 +471,8 @@ impl Ticket {
         Some(rows.map(CountedRows::take))
     }
 
-    /// Calls `callback` when the request completes, on the queue's thread for callbacks, one after
-    /// the other; or now if the request is complete.
+    /// Runs `callback` when the request completes, on the callback thread of the queue, one after
+    /// the other; or at once if the request is complete.
     pub fn when_done(&self, callback: Box<dyn FnOnce() + Send>) {
         if !self.process.is_current() {
             return;
@@ -486,10 +487,10 @@ impl Ticket {
     }
 }
 
-/// Calls what completed requests have to call, until all threads of the queue have ended.
+/// Runs the callbacks of completed requests, until all threads of the queue have ended.
 fn run_callbacks(callbacks: &Receiver<Vec<Callback>>) {
     for callback in callbacks.iter().flatten() {
-        // The panic is in the log; the callbacks of other requests are called.
+        // The panic is in the log; the callbacks of other requests still run.
         let _ = catch_unwind(AssertUnwindSafe(callback));
     }
 }

@@ -16,7 +16,7 @@ fn submit(queue: &GatherQueue, ids: &[u32]) -> Ticket {
     queue.submit_within("x", &mut nodes(ids.iter().copied()), SOON).unwrap().unwrap()
 }
 
-/// Submits, and waits until a thread has taken the request.
+/// Submits a request, and waits until a thread has taken it.
 fn submit_to_thread(queue: &GatherQueue, ids: &[u32]) -> Ticket {
     let ticket = submit(queue, ids);
     while queue.inner.state.lock().ignore_poison().n_pulled == 0 {
@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn every_request_gets_its_rows_whatever_goes_together(
+    fn every_request_gets_its_rows_whatever_is_pulled_together(
         requests in prop::collection::vec(prop::collection::vec(0u32..40, 0..20), 1..30),
         together in 1usize..5,
         threads in 1usize..4,
@@ -59,7 +59,7 @@ proptest! {
 }
 
 #[test]
-fn what_waits_is_pulled_together_and_each_row_once() {
+fn waiting_requests_are_pulled_together_and_each_row_once() {
     let source = Arc::new(TestSource::new(Duration::from_millis(200), u64::MAX));
     let queue = queue_of(&source, 8, 3);
     let first = submit_to_thread(&queue, &[9, 9]);
@@ -75,13 +75,13 @@ fn what_waits_is_pulled_together_and_each_row_once() {
 }
 
 #[test]
-fn a_queue_bounds_the_bytes_of_what_waits_and_of_what_goes_together() {
+fn a_queue_bounds_the_bytes_of_waiting_rows_and_of_rows_pulled_together() {
     let source = Arc::new(TestSource::new(Duration::from_millis(200), u64::MAX));
     let row_bytes = source.tensor("x").unwrap().row_bytes();
-    // Room for four rows that wait or are pulled, and for four that go together.
+    // Room for four rows that wait or are being pulled, and for four that are pulled together.
     let bounds = QueueBounds { window: 64, together: 8, bytes: 8 * row_bytes, threads: 1 };
     let queue = GatherQueue::start(Arc::clone(&source) as _, bounds).unwrap();
-    // One request is taken whatever its size.
+    // A single request is accepted whatever its size.
     let large = submit_to_thread(&queue, &[0, 1, 2, 3, 4, 5, 6, 7, 8]);
     let refused = queue.submit_within("x", &mut nodes([1]), Duration::ZERO).unwrap();
     assert!(refused.is_none(), "beside it there is no room");
@@ -94,7 +94,7 @@ fn a_queue_bounds_the_bytes_of_what_waits_and_of_what_goes_together() {
     let pulls = source.pulls.lock().unwrap();
     let ids: Vec<_> = pulls.iter().skip(1).map(|(ids, _)| ids.clone()).collect();
     assert_eq!(ids, [nodes([1]), nodes([2, 3, 4]), nodes([5, 6, 7])]);
-    // The rows of four requests that are not taken yet, and three that were pulled together.
+    // The rows of four requests that were not taken yet, and three rows that were pulled together.
     let memory_of = |n_rows: usize| (n_rows * row_bytes).next_multiple_of(8);
     let not_taken: usize = [1, 2, 1, 3].map(memory_of).iter().sum();
     assert_eq!(queue.peak_bytes(), not_taken + memory_of(3));
@@ -117,11 +117,11 @@ fn a_full_window_refuses_after_its_time_and_has_room_later() {
     assert_eq!(rows(&third).unwrap().bytes(), rows_of(&nodes([3])));
 }
 
-/// A source whose pulls fail as `answer` says, from the second pull on.
+/// A source whose pulls fail with `answer`, from the second pull on.
 struct FaultySource {
     rows: TestSource,
     answer: fn(&[NodeId]) -> Option<ClientError>,
-    /// The moments from which pulls count their deadline.
+    /// The start of the deadline of each pull.
     begun: Mutex<Vec<Instant>>,
 }
 
@@ -166,7 +166,7 @@ impl RowSource for FaultySource {
 }
 
 /// Returns the results of the requests for rows 2, 3 and 4, which are pulled together, and the
-/// moments from which their pulls count.
+/// starts of their deadlines.
 fn pull_three(answer: fn(&[NodeId]) -> Option<ClientError>) -> (Vec<GatherResult>, Vec<Instant>) {
     let source_rows = TestSource::new(Duration::from_millis(100), u64::MAX);
     let source = Arc::new(FaultySource { rows: source_rows, answer, begun: Mutex::default() });
@@ -198,7 +198,7 @@ fn a_damaged_row_fails_its_request_alone_within_one_deadline() {
 }
 
 #[test]
-fn a_failure_that_is_no_damage_is_that_of_the_group_and_nothing_is_pulled_again() {
+fn a_failure_without_damage_fails_the_group_and_nothing_is_pulled_again() {
     for code in [FailureCode::Overloaded, FailureCode::Deadline, FailureCode::Internal] {
         let answer: fn(&[NodeId]) -> _ = match code {
             FailureCode::Overloaded => |_| Some(refused(FailureCode::Overloaded)),
@@ -212,7 +212,7 @@ fn a_failure_that_is_no_damage_is_that_of_the_group_and_nothing_is_pulled_again(
 }
 
 #[test]
-fn requests_of_a_pull_that_panics_are_complete_and_say_so() {
+fn requests_of_a_pull_that_panics_fail() {
     let (results, _) = pull_three(|_| panic!("the source panics"));
     for result in results {
         let Err(error) = result else { panic!("a pull that panics has no rows") };
@@ -225,7 +225,7 @@ fn a_callback_may_submit_to_a_queue_without_room() {
     let source = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
     let queue = Arc::new(queue_of(&source, 1, 1));
     let (sender, receiver) = mpsc::channel();
-    // Each request is submitted by the callback of the one before, beside those of this thread.
+    // The callback of each request submits the next, besides those of this thread.
     submit_chain(&queue, sender, 4);
     for id in 10..14 {
         rows(&submit(&queue, &[id])).unwrap();
@@ -251,7 +251,7 @@ fn a_callback_may_wait_for_a_later_request_of_its_group() {
     let (sender, receiver) = mpsc::channel();
     let last = group[1].clone();
     group[0].when_done(Box::new(move || sender.send(last.wait(SOON).unwrap()).unwrap()));
-    assert!(receiver.recv_timeout(2 * SOON).unwrap(), "the callback has not had the rows");
+    assert!(receiver.recv_timeout(2 * SOON).unwrap(), "the callback did not get the rows");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn a_request_beyond_the_window_waits_for_its_turn_and_its_caller_does_not() {
 }
 
 #[test]
-fn what_is_unknown_is_refused_before_it_waits() {
+fn unknown_tensors_and_nodes_are_refused_before_they_wait() {
     let source = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     let queue = queue_of(&source, 1, 1);
     let refused = queue.submit_within("y", &mut nodes([1]), SOON).err().unwrap();
@@ -326,7 +326,7 @@ fn a_dropped_queue_still_answers_and_calls_back_once() {
     assert_eq!(n_calls.load(Ordering::SeqCst), 5, "rows that have arrived call back immediately");
 }
 
-/// Returns the rows of `n_rows` nodes, each of 4 KiB, and where they lie.
+/// Returns the rows of `n_rows` nodes, 4 KiB each, and their address.
 fn gather_large(queue: &GatherQueue, n_rows: u32) -> (GatheredRows, *const u8) {
     let ids: Vec<u32> = (0..n_rows).map(|i| i % 40).collect();
     let found = rows(&submit(queue, &ids)).unwrap();
@@ -334,7 +334,7 @@ fn gather_large(queue: &GatherQueue, n_rows: u32) -> (GatheredRows, *const u8) {
     (found, place)
 }
 
-/// A source whose rows have 4 KiB of one byte, that of their node.
+/// A source whose rows are 4 KiB of one byte, the id of their node.
 struct Wide(TestSource);
 
 impl RowSource for Wide {
@@ -399,7 +399,8 @@ fn free_memory_stays_within_the_bound_of_the_queue() {
     let queue = wide_queue(bytes);
     let held: Vec<_> = (0..3).map(|_| gather_large(&queue, 260)).collect();
     drop(held);
-    // Of three buffers two are within the bound. One of them goes for the rows that neither holds.
+    // Of three buffers two are within the bound. One of them is dropped for rows that fit into
+    // neither.
     gather_large(&queue, 300);
     assert!(queue.peak_bytes() <= bytes, "{}", queue.peak_bytes());
 }

@@ -1,4 +1,5 @@
-//! MassiveGNN's buffer before a source: rows that are wanted come with those that a batch misses.
+//! MassiveGNN's buffer before a source: rows that the buffer wants are pulled with the misses of a
+//! batch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,17 +16,17 @@ use crate::buffer::scatter;
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo, TierRows, VersionTag};
 
-/// Bytes of rows that filling the buffer pulls together.
+/// Bytes of rows that are pulled together to fill the buffer.
 const FILL_BYTES: usize = 8 << 20;
 
-/// A source whose rows of one tensor pass through one worker's buffer. Its policy knows which rows
-/// it wants (MassiveGNN, Algorithms 1 and 2). The buffer is filled before the first batch. Rows
-/// that a round of eviction wants in place of its victims are pulled together with the next batch's
-/// misses.
+/// A source whose rows of one tensor pass through one worker's buffer. The policy of the buffer
+/// decides which rows it wants (MassiveGNN, Algorithms 1 and 2). The buffer is filled before the
+/// first batch. Rows that a round of eviction wants in place of its victims are pulled together
+/// with the misses of the next batch.
 ///
-/// A row is served as it was when it was pulled. So `inner` keeps to one version, or whoever commits
-/// has the buffer [`HaloBuffer::forget`] the rows that changed. One pull at a time; others wait for it. A
-/// forked child has none of its parent's: there pulls fail with [`ClientError::Forked`].
+/// A row is served as it was when it was pulled. So `inner` must be pinned, or whoever commits must
+/// have the buffer [`HaloBuffer::forget`] the changed rows. One pull runs at a time; others wait
+/// for it. In a forked child, which has no buffer, pulls fail with [`ClientError::Forked`].
 pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -37,9 +38,9 @@ struct State {
     tier: Tier,
     misses: Vec<u32>,
     wanted: Vec<u32>,
-    /// [`lodestore_cache::Directory::wanted_revision`] of these.
+    /// [`lodestore_cache::Directory::wanted_revision`] of `wanted`.
     wanted_revision: Option<u64>,
-    /// Ids that a batch misses, sorted, while wanted ones are looked for in them.
+    /// Ids that a batch misses, sorted, to search them for wanted ids.
     missing: Vec<u32>,
     /// The rows to pull: misses, then wanted rows.
     ids: Vec<u32>,
@@ -48,11 +49,10 @@ struct State {
 }
 
 impl HaloBuffer {
-    /// Puts `tier` before the rows of `tensor` from `inner`, filled with what its policy wants;
-    /// returns what that pulled. Other tensors pass by it.
+    /// Puts `tier` before the rows of `tensor` from `inner`, filled with the rows that its policy
+    /// wants; returns the stats of that pull. Other tensors bypass it.
     ///
-    /// Fails when there is no such tensor, the tier is for rows of another length, or the pull
-    /// does.
+    /// Fails if there is no such tensor, the tier is for rows of another length, or the pull fails.
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensor: &str,
@@ -76,16 +76,16 @@ impl HaloBuffer {
         Ok((Self { inner, tensor, state, n_bytes }, pulled))
     }
 
-    /// Removes changed rows from the buffer: a pull that begins afterwards asks for them. Waits for
-    /// the pull that is in flight.
+    /// Removes changed rows from the buffer: later pulls request them again. Waits for the pull in
+    /// flight.
     pub fn forget(&self, ids: &[NodeId]) {
         if let Ok(mut state) = self.lock() {
             state.tier.remove(bytemuck::cast_slice(ids));
         }
     }
 
-    /// Returns its memory after the last pull, in bytes: slots, scores, and room for the rows that
-    /// a pull brings, which is reused. Does not block.
+    /// Returns the memory of the buffer after the last pull, in bytes: slots, scores, and reused
+    /// memory for pulled rows. Does not block.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.n_bytes.load(Ordering::Relaxed)
@@ -97,14 +97,14 @@ impl HaloBuffer {
         self.lock().map_or(0, |state| state.tier.n_slots())
     }
 
-    /// Returns the buffer's counts, in rows.
+    /// Returns the counters of the buffer, in rows.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         self.lock().map_or_else(|_| TierStats::default(), |state| state.tier.stats())
     }
 
-    /// Locks the buffer, also after a panic of another thread. That leaves a tier with worse
-    /// decisions and no wrong row: a slot is found only when its row is in it.
+    /// Locks the buffer, also after a panic of another thread. The panic leaves a tier with worse
+    /// decisions and no wrong row: a slot is found only if its row is in it.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "buffer" })?;
         Ok(state.lock().ignore_poison())
@@ -119,7 +119,7 @@ impl State {
         (tier.bytes() + words * size_of::<u32>() + rows.capacity()) as u64
     }
 
-    /// Pulls what the policy wants at first.
+    /// Pulls the rows that the policy wants at first.
     fn fill(
         &mut self,
         inner: &dyn RowSource,
@@ -139,8 +139,7 @@ impl State {
         Ok(pulled)
     }
 
-    /// Plans the pull of a batch: its misses, then wanted rows that are not among them. Returns the
-    /// number of misses.
+    /// Plans the pull of a batch: its misses, then other wanted rows. Returns the number of misses.
     fn plan(&mut self, ids: &[u32]) -> usize {
         self.ids.clear();
         self.ids.extend(self.misses.iter().map(|&position| ids[position as usize]));
@@ -175,7 +174,7 @@ impl State {
         inner.pull_overlapped(&tensor.name, ids, &mut self.rows, kind, work)
     }
 
-    /// Offers all that was pulled.
+    /// Offers all pulled rows to the tier.
     fn admit(&mut self) {
         self.positions.clear();
         self.positions.extend(0..self.ids.len() as u32);
@@ -200,7 +199,7 @@ impl RowSource for HaloBuffer {
         Some(self.bytes())
     }
 
-    /// Pulls as any source does; the stats are of the rows that the buffer lacked or wanted.
+    /// Pulls like any source. The stats count the rows that the buffer lacked or wanted.
     fn pull_overlapped(
         &self,
         tensor: &str,

@@ -40,7 +40,7 @@ fn buffer(n_slots: u32, spec: &PolicySpec) -> (HaloBuffer, PullStats) {
 
 proptest! {
     #[test]
-    fn rows_are_right_whatever_is_evicted_and_every_row_that_travels_is_counted(
+    fn rows_are_right_whatever_is_evicted_and_every_pulled_row_is_counted(
         n_slots in 0u32..40,
         interval in 1u32..5,
         batches in prop::collection::vec(prop::collection::vec(0..N_NODES, 0..40), 1..20),
@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn a_round_brings_what_was_missed_for_what_was_not_sampled_in_one_pull() {
+fn a_round_of_eviction_replaces_unsampled_rows_by_missed_ones_in_one_pull() {
     let (buffer, filled) = buffer(2, &spec(3));
     assert_eq!(filled.rows, 2, "nodes 0 and 2");
     let pull = |ids: &[u32]| {
@@ -72,17 +72,17 @@ fn a_round_brings_what_was_missed_for_what_was_not_sampled_in_one_pull() {
         let pulled = buffer.pull("x", &nodes(ids), &mut out, PullKind::Sync).unwrap();
         (pulled.rows, pulled.ahead_rows, pulled.requests)
     };
-    // 2 and 40 are asked for in every batch, 0 never; 41 is no candidate. After three batches the
-    // score of 0 is at the threshold, after six it is below.
+    // Every batch requests 2 and 40, and none requests 0; 41 is no candidate. After three batches
+    // the score of 0 is at the threshold, after six it is below.
     for _ in 0..6 {
         assert_eq!(pull(&[2, 40, 41]), (2, 0, 1), "40 is missed and wanted together");
     }
-    assert_eq!(pull(&[2, 40, 41]), (1, 0, 1), "40 has come for 0");
-    // 40 rests, and 12 is missed until the next round but two.
+    assert_eq!(pull(&[2, 40, 41]), (1, 0, 1), "40 has replaced 0");
+    // No batch requests 40 any more, and 12 is missed until the next round but two.
     for _ in 0..12 {
         pull(&[2, 12]);
     }
-    assert_eq!(pull(&[2, 12]), (0, 0, 0), "12 has come for 40");
+    assert_eq!(pull(&[2, 12]), (0, 0, 0), "12 has replaced 40");
 }
 
 #[test]
@@ -99,11 +99,11 @@ fn without_eviction_the_highest_degrees_stay() {
     buffer.forget(&nodes(&[0]));
     let mut out = vec![0; ROW_BYTES];
     let pulled = buffer.pull("x", &nodes(&[7]), &mut out, PullKind::Sync).unwrap();
-    assert_eq!((pulled.rows, pulled.ahead_rows), (2, 1), "what was forgotten is wanted again");
+    assert_eq!((pulled.rows, pulled.ahead_rows), (2, 1), "the forgotten row is wanted again");
 }
 
 #[test]
-fn other_tensors_pass_by_and_errors_keep_nothing() {
+fn other_tensors_bypass_the_buffer_and_failed_pulls_keep_nothing() {
     let (buffer, _) = buffer(5, &spec(3));
     let mut out = [0; 2];
     buffer.pull("y", &nodes(&[1, 2]), &mut out, PullKind::Sync).unwrap();

@@ -1,5 +1,5 @@
-//! RapidGNN's steady cache (section 4.6): the hot set of an epoch serves while that of the next
-//! is pulled in the background.
+//! The steady cache of RapidGNN (section 4.6): the hot set of one epoch serves while that of the
+//! next is pulled in the background.
 
 use std::{
     ops::Range,
@@ -27,34 +27,34 @@ use crate::loader::{BatchLoader, PullAt, Residency};
 use crate::oracle_tier::FILL_BYTES;
 use crate::source::{PullKind, PullStats};
 
-/// Chooses the hot set of an epoch: distinct ids that rise.
+/// Chooses the hot set of an epoch: distinct ids, ascending.
 pub type ChooseHotSet<'a> = dyn Fn(u32) -> Result<Vec<NodeId>, ClientError> + Send + Sync + 'a;
 
 /// Hot sets of one worker, epoch after epoch, in two buffers.
 ///
-/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row). A set is built only when the buffer before
+/// Memory: 2·n_hot·d bytes of rows (d: bytes of a row). A set is built only once the buffer before
 /// the current one is free again.
 pub struct HotSetCache<'scope> {
     shared: Arc<HotSetBuffers>,
     builder: Option<(Sender<u32>, ScopedJoinHandle<'scope, ()>)>,
     n_epochs: u32,
-    /// Whose thread builds.
+    /// The process whose thread builds sets.
     process: Generation,
 }
 
 /// Counters of the steady cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HotSetStats {
-    /// Rows taken over from the set before instead of pulled again.
+    /// Rows copied from the previous set instead of pulled again.
     pub kept_rows: u64,
-    /// Epochs whose first batch was asked for before their set was ready, and so first served by an
-    /// older one.
+    /// Epochs whose first batch was requested before their set was ready, so that an older set
+    /// served it.
     pub late: u64,
     /// Most bytes of rows that both buffers held at one time.
     pub peak_bytes: u64,
 }
 
-/// State that the callers and the builder share.
+/// State shared by the callers and the builder.
 struct HotSetBuffers {
     buffers: DoubleBuffer,
     state: Mutex<State>,
@@ -62,24 +62,25 @@ struct HotSetBuffers {
 
 #[derive(Default)]
 struct State {
-    /// Epoch that callers are in.
+    /// Epoch of the callers.
     epoch: u32,
-    /// The set that was current before; its buffer is free when its last reader ends.
+    /// The previous set; its buffer is free when its last reader ends.
     retired: Weak<HotSet>,
     error: Option<ClientError>,
     stats: HotSetStats,
-    /// Each set built so far: its epoch, and what it took.
+    /// Each set built so far: its epoch, and the stats of its pull.
     pulled: Vec<(u32, LoadStats)>,
 }
 
 impl<'scope> HotSetCache<'scope> {
-    /// Builds the set of the first of `epochs` now and begins with the next.
+    /// Builds the set of the first of `epochs`, and starts to build the next one.
     ///
-    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source. A set
-    /// takes over rows of the one before, so that all are of the version of that source.
+    /// `choose` names the rows of each epoch; `loader` is the worker's, for its remote source. A
+    /// set copies rows of the previous one, so all rows have the version that the source is pinned
+    /// to.
     ///
     /// # Errors
-    /// [`ClientError::Unpinned`] where the source keeps to no version, and those of a pull.
+    /// [`ClientError::Unpinned`] if the source is not pinned, and the errors of a pull.
     pub fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         loader: &BatchLoader,
@@ -96,7 +97,7 @@ impl<'scope> HotSetCache<'scope> {
         let shared = Arc::new(HotSetBuffers { buffers, state: Mutex::new(state) });
         let builder = (n_epochs.saturating_sub(first) > 1).then(|| {
             let (requests, read_buffer) = channel();
-            // Cannot fail: the receiver lives.
+            // Cannot fail: the receiver exists.
             let _ = requests.send(first + 1);
             let (shared, loader) = (Arc::clone(&shared), loader.clone());
             (requests, scope.spawn(move || build_ahead(&shared, &loader, &*choose, &read_buffer)))
@@ -105,9 +106,9 @@ impl<'scope> HotSetCache<'scope> {
     }
 
     /// Returns the set that serves `epoch`. The first call of an epoch swaps the buffers if the
-    /// second one is ready; else the old set continues until the new one comes.
+    /// second one is ready; otherwise the old set continues to serve until the new one is ready.
     ///
-    /// Fails when a set could not be built, and in a forked child, where none is.
+    /// Fails if a set could not be built, and in a forked child, which builds none.
     pub fn for_epoch(&self, epoch: u32) -> Result<Arc<HotSet>, ClientError> {
         self.check_process()?;
         let mut state = self.shared.lock();
@@ -125,7 +126,7 @@ impl<'scope> HotSetCache<'scope> {
         Ok(self.shared.buffers.current())
     }
 
-    /// Returns what happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> HotSetStats {
         if self.check_process().is_err() {
@@ -135,7 +136,8 @@ impl<'scope> HotSetCache<'scope> {
         HotSetStats { late, ..self.shared.lock().stats }
     }
 
-    /// Returns the VectorPulls for the sets of all epochs up to and with `epoch`, as far as built.
+    /// Returns the stats of the VectorPulls for the sets up to and including `epoch`, as far as
+    /// built.
     #[must_use]
     pub fn pulled_until(&self, epoch: u32) -> LoadStats {
         let mut sum = LoadStats::default();
@@ -148,7 +150,7 @@ impl<'scope> HotSetCache<'scope> {
         sum
     }
 
-    /// Fails in a forked child, without a look at locks that its parent's thread may hold.
+    /// Fails in a forked child, without touching locks that a thread of its parent may hold.
     fn check_process(&self) -> Result<(), ClientError> {
         let what = "steady cache";
         if self.process.is_current() { Ok(()) } else { Err(ClientError::Forked { what }) }
@@ -156,14 +158,14 @@ impl<'scope> HotSetCache<'scope> {
 
     fn request(&self, epoch: u32) {
         if let Some((requests, _)) = self.builder.as_ref().filter(|_| epoch < self.n_epochs) {
-            // The builder is gone only after an error, which the state has.
+            // The builder is gone only after an error, which is in the state.
             let _ = requests.send(epoch);
         }
     }
 }
 
 impl Drop for HotSetCache<'_> {
-    /// Waits for the builder, which ends after the pull that it is in; a forked child has none.
+    /// Waits for the builder, which ends after its current pull. A forked child has none.
     fn drop(&mut self) {
         if self.check_process().is_err() {
             std::mem::forget((self.builder.take(), Arc::clone(&self.shared)));
@@ -171,7 +173,7 @@ impl Drop for HotSetCache<'_> {
         }
         if let Some((requests, thread)) = self.builder.take() {
             drop(requests);
-            // A panic was logged by its thread; the scope would report it once more.
+            // The thread has logged a panic; the scope would report it again.
             let _ = thread.join();
         }
     }
@@ -217,7 +219,7 @@ impl Residency for HotRows {
     }
 }
 
-/// A hot set and what it took.
+/// A hot set, and the stats of building it.
 struct Built {
     set: HotSet,
     pulled: LoadStats,
@@ -234,14 +236,14 @@ impl State {
 }
 
 impl HotSetBuffers {
-    /// Locks the state, also after a panic of another thread: each change of it is complete in
-    /// itself.
+    /// Locks the state, also after a panic of another thread: each change of the state is complete
+    /// in itself.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().ignore_poison()
     }
 
-    /// Waits for readers of the set before the current one. A batch that is being loaded may read
-    /// it, and a third set beside it would break the memory bound. Such a load is over soon.
+    /// Waits for readers of the previous set. A batch that is being loaded may read it, and a third
+    /// set would break the memory bound. Such a load ends soon.
     fn wait_for_a_free_buffer(&self) {
         let retired = self.lock().retired.clone();
         while retired.strong_count() > 0 {
@@ -250,7 +252,7 @@ impl HotSetBuffers {
     }
 }
 
-/// Runs the builder thread: builds one set per request, and publishes it when it is complete.
+/// Runs the builder thread: builds one set per request, and publishes it once it is complete.
 fn build_ahead(
     shared: &HotSetBuffers,
     loader: &BatchLoader,
@@ -258,7 +260,7 @@ fn build_ahead(
     requests: &Receiver<u32>,
 ) {
     while let Ok(epoch) = requests.recv() {
-        // An epoch that was over before its set was begun needs none.
+        // An epoch that ended before its set was started needs none.
         if epoch < shared.lock().epoch {
             continue;
         }
@@ -271,7 +273,7 @@ fn build_ahead(
         match built {
             Ok(built) => {
                 state.count(epoch, &built, &current);
-                // Callers pass boundaries under the same lock.
+                // Callers change epochs under the same lock.
                 if epoch > state.epoch {
                     shared.buffers.publish(built.set);
                 } else {
@@ -318,8 +320,8 @@ fn build(loader: &BatchLoader, ids: &[NodeId], previous: &HotSet) -> Result<Buil
 
 /// Pulls the rows of `missing` by VectorPulls, and puts row `i` at `missing_at[i]` of `rows`.
 ///
-/// Other rows are overwritten with anything. The pull lands in the last rows and spreads from
-/// there, so that a set needs no second copy of its missing rows.
+/// Other rows are overwritten. The pull is received into the last rows and spread from there, so
+/// that a set needs no second copy of its missing rows.
 fn pull_missing(
     loader: &BatchLoader,
     missing: &[NodeId],

@@ -24,13 +24,13 @@ fn wait_for(cache: &HotSetCache<'_>, epoch: u32) -> Arc<HotSet> {
         if set.ids()[0] == epoch {
             return set;
         }
-        assert!(start.elapsed() < Duration::from_secs(5), "the set never came");
+        assert!(start.elapsed() < Duration::from_secs(5), "the set was never ready");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn each_epoch_gets_its_set_and_only_new_rows_travel() {
+fn each_epoch_gets_its_set_and_only_new_rows_are_pulled() {
     let remote = source(u64::MAX);
     thread::scope(|scope| {
         let cache = HotSetCache::start(scope, &loader(&remote), 0..4, Arc::new(sliding)).unwrap();
@@ -52,7 +52,7 @@ fn each_epoch_gets_its_set_and_only_new_rows_travel() {
 }
 
 #[test]
-fn a_run_may_begin_at_any_epoch() {
+fn a_run_may_start_at_any_epoch() {
     let remote = source(u64::MAX);
     thread::scope(|scope| {
         let cache = HotSetCache::start(scope, &loader(&remote), 2..4, Arc::new(sliding)).unwrap();
@@ -65,7 +65,7 @@ fn a_run_may_begin_at_any_epoch() {
 }
 
 #[test]
-fn the_old_set_serves_until_a_late_one_comes() {
+fn the_old_set_serves_until_a_late_one_is_ready() {
     let gate = Arc::new(AtomicBool::new(false));
     let opened = Arc::clone(&gate);
     let choose = move |epoch| {
@@ -104,7 +104,7 @@ fn a_builder_that_panics_is_an_error() {
 }
 
 #[test]
-fn a_set_that_comes_epochs_late_is_no_third_one() {
+fn a_set_that_is_epochs_late_is_no_third_set() {
     let gate = Arc::new(AtomicBool::new(false));
     let opened = Arc::clone(&gate);
     let (told, chosen) = std::sync::mpsc::channel();
@@ -121,7 +121,7 @@ fn a_set_that_comes_epochs_late_is_no_third_one() {
         let choose = move |epoch| choose.lock().unwrap()(epoch);
         let cache = HotSetCache::start(scope, &loader, 0..6, Arc::new(choose)).unwrap();
         assert_eq!(chosen.recv(), Ok(0));
-        assert_eq!(chosen.recv(), Ok(1), "its set is begun");
+        assert_eq!(chosen.recv(), Ok(1), "its set was started");
         for epoch in 1..=3 {
             assert_eq!(cache.for_epoch(epoch).unwrap().ids()[0], 0);
         }
@@ -131,7 +131,7 @@ fn a_set_that_comes_epochs_late_is_no_third_one() {
         wait_for(&cache, 4);
         wait_for(&cache, 5);
         assert_eq!(cache.stats().peak_bytes, 10 * ROW_BYTES as u64);
-        // Nothing is built and not used.
+        // No set is built without being used.
         let kept = cache.stats().kept_rows;
         assert_eq!((chosen.recv(), chosen.recv(), kept), (Ok(4), Ok(5), 4 + 3 + 4 + 4));
     });
@@ -169,7 +169,7 @@ fn a_failed_pull_reaches_the_caller() {
 }
 
 #[test]
-fn no_hot_rows_is_a_cache_too() {
+fn a_cache_may_have_no_hot_rows() {
     let remote = source(0);
     thread::scope(|scope| {
         let loader = loader(&remote);
@@ -184,21 +184,20 @@ fn no_hot_rows_is_a_cache_too() {
 }
 
 #[test]
-fn dropped_while_building_it_ends() {
+fn a_cache_that_is_dropped_while_building_ends() {
     thread::scope(|scope| {
         let remote = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
         drop(HotSetCache::start(scope, &loader(&remote), 0..9, Arc::new(sliding)).unwrap());
     });
 }
 
-/// As the prefetcher and the trainer's default path do: both ask, each for the epochs in their
-/// order.
+/// Like the prefetcher and the default path of the trainer: both request the epochs in order.
 #[test]
 fn two_threads_that_ask_concurrently_get_sets_of_their_epoch_or_one_before() {
     const N_EPOCHS: u32 = 30;
     for delay_us in [0, 200] {
         let remote = Arc::new(TestSource::new(Duration::from_micros(delay_us), u64::MAX));
-        // No two epochs have the same; of the worker's partition are 10 to 29.
+        // No two epochs have the same set; nodes 10 to 29 are the worker's own.
         fn ids_of(epoch: u32) -> [u32; 4] {
             let (low, high) = (epoch % 8, 30 + epoch / 8);
             [low, low + 1, high, high + 1]
@@ -218,7 +217,7 @@ fn two_threads_that_ask_concurrently_get_sets_of_their_epoch_or_one_before() {
                     for &id in set.ids() {
                         assert_eq!(set.get(id).unwrap(), rows_of(&nodes([id])));
                     }
-                    // Others may be further by now, and a set may be late.
+                    // The other thread may be further by now, and a set may be late.
                     let newest = furthest.load(Ordering::SeqCst).min(N_EPOCHS - 1);
                     let of = (oldest..=newest).find(|&of| set.ids() == ids_of(of));
                     oldest = of.unwrap_or_else(|| panic!("{:?} from {oldest}", set.ids()));
@@ -234,8 +233,8 @@ fn two_threads_that_ask_concurrently_get_sets_of_their_epoch_or_one_before() {
         let (HotSetStats { late, kept_rows, peak_bytes }, pulled) = stats;
         assert!(peak_bytes <= 8 * ROW_BYTES as u64, "two sets at most: {peak_bytes}");
         assert!(late < u64::from(N_EPOCHS));
-        // Every row of every set that was built came by a pull or from the set before; the first
-        // set and the last were built.
+        // Every row of every set was pulled or copied from the previous set; the first set and the
+        // last were built.
         let n_rows = pulled.remote_rows + kept_rows;
         assert!(n_rows % 4 == 0 && (8..=u64::from(N_EPOCHS) * 4).contains(&n_rows), "{n_rows}");
     }
@@ -250,7 +249,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_set_takes_over_no_rows_of_a_source_that_keeps_to_no_version() {
+fn a_set_copies_no_rows_of_an_unpinned_source() {
     let loader = loader(&TestSource::unpinned());
     thread::scope(|scope| {
         let started = HotSetCache::start(scope, &loader, 0..2, Arc::new(sliding));

@@ -1,4 +1,4 @@
-//! When requests shall start.
+//! Start times of requests.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use super::draw::Words;
 /// The pace of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Closed loop: a request starts when the one before it on its slot has ended.
+    /// Closed loop: a request starts when the previous one of its slot has ended.
     Closed,
-    /// Open loop: requests start at times that do not depend on the answers. Latency counts from
-    /// those times even where the request could only be sent later.
+    /// Open loop: start times do not depend on replies. Latency counts from the start time even if
+    /// the request is sent later.
     Open {
         /// Requests per second, over all connections.
         rate: f64,
@@ -22,13 +22,13 @@ pub enum Pace {
 /// How the starts of an open loop are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// As of many independent clients: exponential gaps.
+    /// Exponential gaps, as of many independent clients.
     Poisson,
-    /// Evenly.
+    /// Equal gaps.
     Fixed,
 }
 
-/// The starts of one thread's requests in an open loop, one after the other.
+/// The start times of one thread's requests in an open loop.
 pub(super) struct Arrivals {
     gap: f64,
     spacing: Spacing,
@@ -39,8 +39,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Returns the times of one thread of several, whose starts are `gap` seconds apart on average;
-    /// evenly spaced ones begin `first` seconds after `start`.
+    /// Returns the start times of one thread. They are `gap` seconds apart on average; with equal
+    /// gaps the first one is `first` seconds after `start`.
     pub(super) fn new(
         spacing: Spacing,
         gap: f64,
@@ -56,12 +56,12 @@ impl Arrivals {
         arrivals
     }
 
-    /// Returns the start of the next request.
+    /// Returns the start time of the next request.
     pub(super) fn next(&self) -> Instant {
         self.start + Duration::from_secs_f64(self.next)
     }
 
-    /// Advances to the request after it.
+    /// Advances to the request after that.
     pub(super) fn advance(&mut self) {
         self.next += match self.spacing {
             Spacing::Poisson => -(1.0 - self.words.fraction()).ln() * self.gap,

@@ -1,4 +1,4 @@
-//! Which rows are asked for: ids drawn, counted, or taken from a trace.
+//! Which rows are requested: drawn ids, consecutive ids, or batches of a trace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,25 +8,25 @@ use lodestore_graph::{NodeId, splitmix64};
 /// How ids are chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum IdDraw {
-    /// Every row as likely as any other.
+    /// All rows are equally likely.
     Uniform,
-    /// With probability proportional to rank^-s; which row has which rank is scattered.
+    /// A row of rank r has a probability proportional to r^-s; ranks are scattered over the rows.
     Zipf {
         /// The exponent s, above 0.
         exponent: f64,
     },
-    /// One after the other, in a cycle; all connections share one position.
+    /// Consecutive ids, cyclically; all connections share one position.
     Sequential,
-    /// Batches of a trace in their order, in a cycle; all connections share one position.
+    /// Batches of a trace in order, cyclically; all connections share one position.
     Trace(Arc<IdBatches>),
 }
 
 /// Batches of node ids.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct IdBatches {
-    /// The ids of all batches, one after the other.
+    /// The ids of all batches, concatenated.
     pub ids: Vec<NodeId>,
-    /// Where batches start in `ids`, then where the last one ends.
+    /// The start of each batch in `ids`, then the end of the last one.
     pub bounds: Vec<usize>,
 }
 
@@ -42,7 +42,7 @@ impl IdBatches {
     }
 }
 
-/// Numbers that look random: the same for the same seed on every machine.
+/// Pseudorandom numbers, the same for a seed on every machine.
 #[derive(Clone, Debug)]
 pub(super) struct Words {
     seed: u64,
@@ -59,21 +59,21 @@ impl Words {
         splitmix64(self.seed.wrapping_add(self.n_drawn))
     }
 
-    /// Returns a number below `bound`; the bias is below `bound` in 2^64.
+    /// Returns a uniform number below `bound`; the bias is less than `bound` / 2^64.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number from 0 to below 1.
+    /// Returns a uniform number in [0, 1).
     pub(super) fn fraction(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Nodes that can be asked for: those of partitions that a server holds.
+/// The nodes of all partitions that a server holds.
 #[derive(Clone, Debug)]
 pub(super) struct Nodes {
-    /// First node of each range, and how many come before it.
+    /// First node of each range, and the number of nodes in earlier ranges.
     ranges: Vec<(u32, u64)>,
     n_nodes: u64,
 }
@@ -105,7 +105,7 @@ pub(super) struct Drawer {
     nodes: Nodes,
     zipf: Option<Zipf>,
     words: Words,
-    /// How often it has been asked, over all threads; in rows for `Sequential`.
+    /// Batches drawn by all threads for a trace, rows drawn by all threads for `Sequential`.
     position: Arc<AtomicU64>,
 }
 
@@ -118,7 +118,7 @@ impl Drawer {
         Self { draw, nodes, zipf, words, position }
     }
 
-    /// Draws the ids of the next request: `n_rows` of them, unless a trace has their number.
+    /// Draws the ids of the next request: `n_rows` of them, or the next batch of a trace.
     pub(super) fn next(&mut self, n_rows: usize, ids: &mut Vec<NodeId>) {
         ids.clear();
         let n_nodes = self.nodes.len();
@@ -148,24 +148,24 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Ranks from 0, by rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate
-/// variates from monotone discrete distributions", 1996, algorithm for Zipf): no table of all
-/// ranks.
+/// Draws ranks from 0 by rejection-inversion, without a table of all ranks (Hörmann and
+/// Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions",
+/// 1996, algorithm for Zipf).
 struct Zipf {
     n_ranks: u64,
-    /// Without a common factor with `n_ranks`: ranks times this, modulo that, are all different.
+    /// Coprime to `n_ranks`, so that `rank * multiplier % n_ranks` permutes the ranks.
     multiplier: u64,
     exponent: f64,
-    /// H(x) at both ends of what is drawn from.
+    /// H(x) at the ends of the interval that is drawn from.
     low: f64,
     high: f64,
-    /// Draws so close below a rank are taken without looking further.
+    /// Draws at most this far below a rank are accepted without evaluating H.
     near: f64,
 }
 
 impl Zipf {
     fn new(n_ranks: u64, exponent: f64) -> Self {
-        // Neighbours end up far apart.
+        // The golden ratio places adjacent ranks far apart.
         let golden = (n_ranks as f64 * 0.618_033_988_749_894_9) as u64;
         let multiplier = (1..=golden).rev().find(|&m| gcd(m, n_ranks) == 1).unwrap_or(1);
         let (low, high, near) = (0.0, 0.0, 0.0);
@@ -189,7 +189,7 @@ impl Zipf {
         }
     }
 
-    /// Returns the place of a rank among the nodes.
+    /// Returns the position among the nodes of a rank.
     fn scattered(&self, rank: u64) -> u64 {
         let product = u128::from(rank) * u128::from(self.multiplier);
         (product % u128::from(self.n_ranks)) as u64
@@ -207,12 +207,12 @@ impl Zipf {
     }
 }
 
-/// Returns (e^x − 1) / x, right near 0 too: an exponent of 1 is no special case.
+/// Returns (e^x − 1) / x, accurate near 0 too: an exponent of 1 is no special case.
 fn exp_m1_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.exp_m1() / x } else { 1.0 + x / 2.0 }
 }
 
-/// Returns ln(1 + x) / x, right near 0 too.
+/// Returns ln(1 + x) / x, accurate near 0 too.
 fn ln_1p_over(x: f64) -> f64 {
     if x.abs() > 1e-8 { x.ln_1p() / x } else { 1.0 - x / 2.0 }
 }
@@ -246,7 +246,7 @@ mod tests {
             for rank in [1, 2, 3, 5, 10, 30] {
                 let expected = N_DRAWN as f64 * weight(rank) / all;
                 let off = (f64::from(counts[rank - 1]) - expected).abs();
-                // Sorting moves ranks that are close to each other, hence the share.
+                // Sorting exchanges ranks of similar weight, hence the relative tolerance.
                 assert!(off < 6.0 * expected.sqrt() + 0.06 * expected, "{exponent} {rank}: {off}");
             }
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_gaps_are_never_asked_for() {
+    fn only_nodes_of_held_ranges_are_drawn() {
         let nodes = Nodes::new([10..13, 20..20, 30..32]);
         let all: Vec<u32> = (0..nodes.len()).map(|n| nodes.nth(n).0).collect();
         assert_eq!(all, [10, 11, 12, 30, 31]);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_comes_in_its_order_and_then_again() {
+    fn a_trace_is_drawn_in_order_and_cyclically() {
         let ids = [5, 6, 7].map(NodeId).to_vec();
         let batches = Arc::new(IdBatches { ids, bounds: vec![0, 2, 2, 3] });
         #[expect(clippy::single_range_in_vec_init, reason = "one range of nodes is meant")]
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_of_one_seed_differ_and_are_the_same_each_time() {
+    fn streams_of_one_seed_differ_and_are_deterministic() {
         let first = |seed, stream| Words::new(seed, stream).word();
         assert_eq!(first(1, 2), first(1, 2));
         assert_ne!(first(1, 2), first(1, 3));

@@ -1,19 +1,20 @@
-//! Load on servers, and its measurement: rows per second, and the time of each request.
+//! A load generator, and its measurements: rows per second, and the latency of each request.
 //!
-//! A *connection* is one client with a socket to every shard, as [`Client`] has. It has a window of
-//! slots, each of which runs one request at a time. A request asks for rows of any shards and ends
-//! with the last row of the last shard. Rows are taken from the sockets and forgotten, or compared;
-//! they are not put into a batch, so a trainer takes longer by that copy. One thread drives many
-//! connections by epoll, and is not itself what limits a shard.
+//! A *connection* is one client with a socket to every shard, like [`Client`]. It has a window of
+//! slots, each of which runs one request at a time. A request may name rows of any shards and ends
+//! with the last row of the last shard. The generator reads rows from the sockets and discards
+//! them, or compares them; it does not copy them into a batch, so a trainer takes longer by that
+//! copy. One thread drives many connections with epoll, so that the generator is not the bottleneck
+//! of a shard.
 //!
-//! A request whose partition is on its way to another server is sent again to where that is by
-//! then. It counts from its first intended start.
+//! A request for a partition that is moving to another server is sent again, to the server that
+//! holds the partition then. Its latency still counts from its first intended start.
 //!
-//! In an open loop latency counts from the intended start, not from when the request could be sent.
-//! So a server that stalls is charged for everything that was due meanwhile (no "coordinated
-//! omission"). Requests that were due and never sent count with the time that they had waited at
-//! the end. Failed ones count with the time to their failure, even where that is known only after
-//! the measured time.
+//! In an open loop, latency counts from the intended start, not from the time the request could be
+//! sent. A server that stalls is thus charged for all requests that were due meanwhile (no
+//! "coordinated omission"). A request that was due but never sent counts with its waiting time up
+//! to the end of the measured time. A failed request counts with the time to its failure, even if
+//! the failure becomes known only after the measured time.
 
 mod arrival_times;
 mod draw;
@@ -41,43 +42,43 @@ pub use tally::{KindTally, LoadError, Tally};
 
 /// Most connections of one load.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Most requests in flight of one connection.
+/// Most requests that one connection may have in flight.
 pub const WINDOW_MAX: usize = 1024;
 
-/// Most requests of an open loop. Requests that could not be sent are gone through one by one at
-/// the end, which takes a second or two for a million.
+/// Most requests of an open loop. The generator counts unsent requests one by one at the end, which
+/// takes a second or two for a million.
 pub const ARRIVALS_MAX: f64 = 1e8;
 
 /// The requests of a load, their form, and its duration.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
-    /// The tensor whose rows are asked for.
+    /// The tensor whose rows are requested.
     pub tensor: String,
-    /// Clients, each with a socket to every shard.
+    /// Number of connections: clients with a socket to every shard.
     pub connections: usize,
-    /// Requests that one of them may have in flight.
+    /// Requests that one connection may have in flight.
     pub window: usize,
-    /// Threads that drive them.
+    /// Threads that drive the connections.
     pub threads: usize,
     /// Closed or open loop.
     pub pace: Pace,
-    /// Which rows.
+    /// How row ids are chosen.
     pub ids: IdDraw,
-    /// Rows of a request, unless a trace says.
+    /// Rows of a request; batches of a trace have their own sizes.
     pub rows: usize,
     /// Share of requests that are VectorPulls, 0 to 1.
     pub vector_share: f64,
-    /// Time before measuring starts.
+    /// Time before the measured time starts.
     pub warm_up: Duration,
     /// Measured time.
     pub duration: Duration,
-    /// A request that is not answered by then has failed.
+    /// Time after which a request without a reply has failed.
     pub deadline: Duration,
-    /// Draws depend on it alone.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// Settings that cannot be.
+/// A setting of a load is out of range.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{name} must be {expected}, found {found}")]
 pub struct BadLoad {
@@ -87,10 +88,10 @@ pub struct BadLoad {
 }
 
 impl LoadConfig {
-    /// Checks everything that can be wrong without a server.
+    /// Checks all settings that can be checked without a server.
     ///
     /// # Errors
-    /// The first setting that cannot be.
+    /// Names the first setting that is out of range.
     pub fn check(&self) -> Result<(), BadLoad> {
         let bad = |name, expected: &str, found: String| {
             Err(BadLoad { name, expected: expected.to_owned(), found })
@@ -142,7 +143,7 @@ impl LoadConfig {
 /// State that all threads of a load share.
 struct Target<'a> {
     config: &'a LoadConfig,
-    /// The thread that discovers servers again.
+    /// The client whose view of the cluster all threads share and refresh.
     client: &'a Client,
     view: Arc<ClusterView>,
     tensor: u16,
@@ -151,21 +152,22 @@ struct Target<'a> {
 }
 
 impl Client {
-    /// Puts load on the servers of this client and measures it. With `truth`, every row that comes
-    /// is compared with the one there.
+    /// Puts load on the servers of this client and measures it. With `truth`, compares every
+    /// received row with the row in `truth`.
     ///
     /// # Errors
-    /// The tensor or a node of the trace does not exist. Servers cannot be reached at the start.
-    /// `truth` fails, or has rows of another size. Later failures are counted.
+    /// The tensor or a node of the trace does not exist. A server is unreachable at the start.
+    /// `truth` fails, or has rows of another size. Failures during the load are counted, not
+    /// returned.
     ///
     /// # Panics
-    /// When `config` does not pass [`LoadConfig::check`].
+    /// If `config` does not pass [`LoadConfig::check`].
     pub fn load(
         &self,
         config: &LoadConfig,
         truth: Option<&dyn RowSource>,
     ) -> Result<Tally, ClientError> {
-        config.check().unwrap_or_else(|error| panic!("the caller checks: {error}"));
+        config.check().unwrap_or_else(|error| panic!("invalid settings of a load: {error}"));
         let (position, info) =
             (self.position(&config.tensor)?, self.tensor(&config.tensor)?.info());
         if let Some(truth) = truth {
@@ -215,7 +217,8 @@ impl Client {
         })
     }
 
-    /// Returns the nodes of partitions that are held; fails when a trace names another.
+    /// Returns the nodes of all held partitions; fails if a trace names a node of another
+    /// partition.
     fn nodes_to_ask(&self, target: &Target<'_>) -> Result<Nodes, ClientError> {
         let book = self.book();
         let routes = &target.view.routes;
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_named() {
+    fn invalid_settings_are_named() {
         config().check().unwrap();
         let open = |rate| Pace::Open { rate, spacing: Spacing::Fixed };
         let empty = IdBatches { ids: Vec::new(), bounds: vec![0, 0] };
@@ -276,8 +279,8 @@ mod tests {
             ("duration", LoadConfig { duration: Duration::ZERO, ..config() }),
         ];
         for (name, config) in cases {
-            let told = config.check().unwrap_err().to_string();
-            assert!(told.contains(name) && told.contains("found"), "{told}");
+            let message = config.check().unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains("found"), "{message}");
         }
     }
 }

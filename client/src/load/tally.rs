@@ -8,30 +8,30 @@ use lodestore_schema::FailureCode;
 
 use crate::source::PullKind;
 
-/// Latencies up to this are distinguished; longer ones count as this.
+/// Longest distinguishable latency; longer ones count as this.
 const LONGEST_NS: u64 = 600_000_000_000;
-/// Latencies below are not distinguished.
+/// Shortest distinguishable latency.
 const SHORTEST_NS: u64 = 100;
-/// Decimal digits of a latency that are kept.
+/// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
 
-/// Why a request got no rows.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LoadError {
     /// A server could not be reached.
     Connect,
     /// A connection broke.
     Broken,
-    /// A server broke the wire's rules.
+    /// A server violated the wire protocol.
     Wire,
-    /// No answer within the deadline.
+    /// No reply within the deadline.
     Late,
-    /// The server answered with a failure.
+    /// The server replied with a failure.
     Refused(FailureCode),
 }
 
 impl LoadError {
-    /// Returns the word for it in reports.
+    /// Returns the name of the error in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl LoadError {
         }
     }
 
-    /// Returns whether the client has waited in vain, as opposed to an immediate refusal.
+    /// Returns whether the failed request cost waiting time, unlike an immediate refusal.
     fn has_waited(self) -> bool {
         match self {
             Self::Connect | Self::Broken | Self::Wire | Self::Late => true,
@@ -52,17 +52,17 @@ impl LoadError {
     }
 }
 
-/// Requests of one kind.
+/// Counts of one kind of request.
 #[derive(Clone, Debug)]
 pub struct KindTally {
-    /// Time from the intended start to the last byte, in nanoseconds. Counts requests with a start
-    /// in the measured time. Failed ones count with the time to the failure, and unsent ones with
-    /// the time to the end of measuring. A refusal before the deadline does not count: immediate
-    /// refusals do not make a server fast.
+    /// Latency from the intended start to the last byte, in nanoseconds, of requests whose intended
+    /// start is in the measured time. A failed request counts with the time to its failure, an
+    /// unsent one with the time to the end of the measured time. A refusal before the deadline does
+    /// not count: immediate refusals do not make a server fast.
     pub latency_ns: Histogram<u64>,
-    /// Answers in the measured time.
+    /// Requests answered within the measured time.
     pub requests: u64,
-    /// Rows of these.
+    /// Rows of these requests.
     pub rows: u64,
     /// Bytes of these rows.
     pub bytes: u64,
@@ -75,25 +75,25 @@ pub struct Tally {
     pub sync: KindTally,
     /// Counts of VectorPulls.
     pub vector: KindTally,
-    /// Time from the intended start until the system took the request. This is the generator's own
-    /// delay, or its wait for a free slot.
+    /// Time from the intended start to the send. This is the generator's own delay, or the wait for
+    /// a free slot.
     pub send_delay_ns: Histogram<u64>,
-    /// Failed requests by kind, in order: all that were running at some moment of the measured
-    /// time, even where the failure was known only later.
+    /// Number of failed requests by error, ordered by error. Counts every request that ran at some
+    /// moment of the measured time, even if its failure became known later.
     pub errors: Vec<(LoadError, u64)>,
-    /// Requests of an open loop whose start lay in the measured time, sent or not.
+    /// Requests of an open loop whose intended start is in the measured time, sent or unsent.
     pub due: u64,
-    /// Those of them that were never sent.
+    /// Due requests that were never sent.
     pub unsent: u64,
-    /// Rows that were compared.
+    /// Rows compared with the truth.
     pub verified_rows: u64,
-    /// Rows that were not as they had to be.
+    /// Compared rows that differed.
     pub wrong_rows: u64,
-    /// The first of them.
+    /// A node whose row differed.
     pub first_wrong: Option<NodeId>,
     /// Processor time of the generator.
     pub cpu: Duration,
-    /// When measuring starts and ends.
+    /// Start and end of the measured time.
     window: (Instant, Instant),
 }
 
@@ -171,7 +171,7 @@ impl Tally {
         }
     }
 
-    /// Counts a request that was sent, or tried to be, and got no rows.
+    /// Counts a failed request, whether or not it could be sent.
     pub(super) fn failed(
         &mut self,
         kind: PullKind,
@@ -195,8 +195,8 @@ impl Tally {
         }
     }
 
-    /// Counts a request of an open loop that was due and has not been sent at the end. It has
-    /// waited at least until then.
+    /// Counts a request of an open loop that was due and is unsent at the end, with its waiting
+    /// time up to then.
     pub(super) fn never_sent(&mut self, kind: PullKind, intended: Instant) {
         if self.is_measured(intended) {
             let waited = self.window.1.duration_since(intended);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_due_and_never_sent_counts_with_the_time_it_waited() {
+    fn unsent_requests_count_with_their_waiting_time() {
         let start = Instant::now();
         let mut tally = Tally::new((start, start + ms(1000)));
         tally.never_sent(PullKind::Vector, start + ms(400));
@@ -270,23 +270,23 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_counts_where_its_request_ran_in_the_measured_time() {
+    fn a_failure_counts_if_its_request_ran_in_the_measured_time() {
         let start = Instant::now();
         let mut tally = Tally::new((start + ms(100), start + ms(200)));
-        // Over before it, from before into it, across all of it, and known only after it.
+        // It ends before the measured time, spans its start, spans all of it, or ends after it.
         for (from, to) in [(0, 90), (50, 150), (60, 300), (150, 9150)] {
             let (intended, now) = (start + ms(from), start + ms(to));
             tally.failed(PullKind::Sync, LoadError::Late, intended, now);
         }
         assert_eq!(tally.errors, [(LoadError::Late, 3)]);
-        assert_eq!(tally.sync.latency_ns.len(), 1, "by the start");
+        assert_eq!(tally.sync.latency_ns.len(), 1, "only the last one starts in it");
         let longest = tally.sync.latency_ns.max();
         assert!((8_990_000_000..9_010_000_000).contains(&longest), "{longest}");
         assert_eq!(tally.sync.requests, 0);
     }
 
     #[test]
-    fn quick_refusals_make_no_good_latencies() {
+    fn immediate_refusals_do_not_count_as_latencies() {
         let start = Instant::now();
         let mut tally = Tally::new((start, start + ms(1000)));
         let refused = [FailureCode::Overloaded, FailureCode::Deadline].map(LoadError::Refused);
@@ -294,7 +294,7 @@ mod tests {
             tally.failed(PullKind::Sync, error, start, start + ms(500));
         }
         assert_eq!(tally.errors, refused.map(|error| (error, 1)));
-        assert_eq!(tally.sync.latency_ns.len(), 1, "of the one that waited for its deadline");
+        assert_eq!(tally.sync.latency_ns.len(), 1, "only the request that reached its deadline");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The rows of batches: local ones gathered, hot ones copied, the rest pulled once.
+//! Loading the rows of batches: local rows are gathered, hot rows are copied, all others are pulled
+//! once.
 
 mod split;
 
@@ -18,7 +19,7 @@ use crate::load_stats::LoadStats;
 use crate::source::{PullKind, PullStats, RowSource, TierRows};
 use split::{Counts, Split};
 
-/// One worker's way to the rows of one tensor.
+/// One worker's access to the rows of one tensor.
 ///
 /// Each thread has its own clone, because a loader reuses its lists from batch to batch.
 #[derive(Clone)]
@@ -29,13 +30,13 @@ pub struct BatchLoader {
     row_bytes: usize,
     owned: Vec<Range<u32>>,
     split: Split,
-    /// Of pulls of remote rows.
+    /// Kind of the pulls of remote rows.
     kind: PullKind,
 }
 
-/// Most bytes of own rows that are gathered while others travel: about a millisecond's. No answer
-/// is read meanwhile. The latency of one that may have been there for longer than that is unknown,
-/// so hedging and the choice of replicas would learn nothing.
+/// Most bytes of own rows that are gathered while others are in transit: about a millisecond's. No
+/// reply is read meanwhile. The latency of a reply that may have waited longer is unknown, so
+/// hedging and the choice of replicas would learn nothing.
 const MEANWHILE_BYTES: usize = 1 << 20;
 
 /// One batch's access to remote rows that are kept near the trainer.
@@ -43,13 +44,13 @@ const MEANWHILE_BYTES: usize = 1 << 20;
 /// A loader calls `look_up` once, then `move_rows` once, or `give_up` after an error.
 pub trait Residency: Send {
     /// Looks up the remote nodes of the batch; `at[i]` is the position of `ids[i]` in the batch.
-    /// Returns the slot of each, [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) where its row has to
-    /// be pulled: as many as `ids`.
+    /// Returns a slot for each id: [`NO_SLOT`](lodestore_cache::slots::NO_SLOT) if its row must be
+    /// pulled.
     fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError>;
 
-    /// Copies the rows that were found to `out`, and may keep those that were pulled. Row `at[i]`
-    /// of `out` is that of the `i`th remote node. Pulls rows that were found and are not there by
-    /// `pull`, and returns what that moved.
+    /// Copies the rows that were found to `out`, and may keep pulled ones. Row `at[i]` of `out` is
+    /// that of the `i`th remote node. Pulls rows that were found but are missing with `pull`, and
+    /// returns the stats of that.
     fn move_rows(
         &mut self,
         at: &[u32],
@@ -57,11 +58,11 @@ pub trait Residency: Send {
         pull: &mut PullAt<'_>,
     ) -> Result<PullStats, ClientError>;
 
-    /// Returns whether it keeps rows that this batch pulls. Batches that are loaded together then
-    /// pull each its own misses, and wait for each other in their order.
+    /// Returns whether it keeps rows that this batch pulls. If so, batches that are loaded together
+    /// pull their own misses each, and wait for each other in their order.
     fn keeps_pulled_rows(&self) -> bool;
 
-    /// Ends the access of a batch that has failed.
+    /// Ends the access of a failed batch.
     fn give_up(&mut self) {}
 }
 
@@ -69,12 +70,12 @@ pub trait Residency: Send {
 pub type PullAt<'a> =
     dyn FnMut(&[NodeId], &[u32], &mut [u8]) -> Result<PullStats, ClientError> + 'a;
 
-/// The remote rows of a batch that are kept near; `None` where none are.
+/// The remote rows of a batch that are kept; `None` if none are.
 pub type RowResidency = Option<Box<dyn Residency>>;
 
 impl BatchLoader {
-    /// Returns a loader of `tensor` for a worker that owns the partitions `owned`: their rows come
-    /// from `local`, all others from `remote`.
+    /// Returns a loader of `tensor` for a worker that owns the partitions `owned`: their rows are
+    /// read from `local`, all others from `remote`.
     pub fn new(
         local: Arc<dyn RowSource>,
         remote: Arc<dyn RowSource>,
@@ -102,31 +103,31 @@ impl BatchLoader {
         self.row_bytes
     }
 
-    /// Returns whether the row of `node` is another worker's.
+    /// Returns whether another worker owns `node`.
     #[must_use]
     pub fn is_remote(&self, node: NodeId) -> bool {
         !self.owned.iter().any(|range| range.contains(&node.0))
     }
 
-    /// Sets the kind of the pulls of remote rows from now on: bulk for batches that no trainer waits
-    /// for yet.
+    /// Sets the kind of later pulls of remote rows: bulk for batches that no trainer waits for yet.
     pub(crate) fn set_kind(&mut self, kind: PullKind) {
         self.kind = kind;
     }
 
     /// Writes the rows of `nodes`, in order, to `out` of exactly `nodes.len() * row_bytes` bytes.
     ///
-    /// Remote rows are fetched by one SyncPull.
+    /// Remote rows are pulled by one SyncPull.
     pub fn load(&mut self, nodes: &[NodeId], out: &mut [u8]) -> Result<LoadStats, ClientError> {
         let stats = self.load_together(&mut [(nodes, None)], out)?;
         Ok(stats[0])
     }
 
-    /// Returns the results of `form` on the rows of `nodes`, of `n_rows` consecutive ones at a
-    /// time. The last piece may have fewer.
+    /// Applies `form` to the rows of `nodes`, to `n_rows` consecutive ones at a time; returns the
+    /// results. The last piece may have fewer rows.
     ///
-    /// Pieces are made concurrently, each while its rows are in a core's cache, so that the batch
-    /// as a whole is never written. `None` unless all rows are the worker's own and in memory.
+    /// Pieces are formed concurrently, each while its rows are in a core's cache, so that the batch
+    /// as a whole is never written. Returns `None` unless all rows are the worker's own and in
+    /// memory.
     pub fn load_in_pieces<P: Send>(
         &self,
         nodes: &[NodeId],
@@ -154,15 +155,15 @@ impl BatchLoader {
 
     /// Writes the rows of batches, one batch after the other, to `out` of exactly their bytes.
     ///
-    /// A row that several batches need is read once. Local ones are read under one plan, and remote
-    /// ones that no hot set has by one SyncPull (RapidGNN 4.7). A tier that follows the schedule
-    /// decides batch by batch, and its misses come by one SyncPull too, as often as batches lack
-    /// them. While rows travel, the worker's own rows that have a place already are read under
-    /// another plan: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
+    /// A row that several batches need is read once. Local rows are read under one plan, and remote
+    /// rows that no hot set has are pulled by one SyncPull (RapidGNN 4.7). A tier that follows the
+    /// schedule decides batch by batch. Its misses are pulled by one SyncPull too, each as often as
+    /// batches miss it. While rows are in transit, the worker's own rows that have a place already
+    /// are read under another plan: t_sampling + max(t_RPC, t_copy), MassiveGNN's Eq. 2.
     ///
-    /// Turns must come in their order, and each once; after an error all of them are given up.
-    /// Returns stats for each batch. A row that an earlier batch pulls counts as found. Requests
-    /// count for the first batch, and time is shared in equal parts.
+    /// Residencies must be passed in the order of their turns, each once; after an error all of
+    /// them are given up. Returns stats for each batch. A row that an earlier batch pulls counts as
+    /// found. Requests count for the first batch, and time is shared in equal parts.
     pub fn load_together(
         &mut self,
         batches: &mut [(&[NodeId], RowResidency)],
@@ -205,18 +206,17 @@ impl BatchLoader {
         Ok(stats)
     }
 
-    /// Returns the source of rows that this worker does not own.
+    /// Returns the source of rows that other workers own.
     pub(crate) fn remote(&self) -> &dyn RowSource {
         &*self.remote
     }
 
-    /// Returns the name of the tensor.
     pub(crate) fn tensor(&self) -> &str {
         &self.tensor
     }
 
-    /// Splits the rows of batches by where they come from; kept rows are looked up batch by batch.
-    /// Returns counts, and where the remote rows of each batch with kept rows belong.
+    /// Splits the rows of batches by their source; looks up kept rows batch by batch. Returns the
+    /// counts, and the positions of the remote rows of each batch with kept rows.
     fn split_up(
         &mut self,
         batches: &mut [(&[NodeId], RowResidency)],
@@ -245,7 +245,7 @@ impl BatchLoader {
         Ok((counts, remote_at))
     }
 
-    /// Moves the rows of a batch between `out` and where they are kept.
+    /// Moves the rows of a batch between `out` and its residency.
     fn move_kept(
         &self,
         kept: &mut dyn Residency,
@@ -260,7 +260,7 @@ impl BatchLoader {
         };
         let lost = kept.move_rows(at, out, &mut pull)?;
         if kept.keeps_pulled_rows() {
-            // Waiting for the batches before is waiting for their pulls.
+            // Waiting for earlier batches is waiting for their pulls.
             took.pull += start.elapsed();
         }
         stats.hit_rows -= lost.rows.min(stats.hit_rows);
@@ -268,8 +268,9 @@ impl BatchLoader {
         Ok(())
     }
 
-    /// Pulls what no hot set or tier has: before anything else is written to `out`, of which the
-    /// pull may overwrite every row. Returns also how many own rows are in place.
+    /// Pulls the rows that no hot set or tier has. This is done before anything else is written to
+    /// `out`, of which the pull may overwrite every row. Also returns the number of own rows in
+    /// place.
     fn load_missing(
         &self,
         counts: &[Counts],
@@ -284,9 +285,9 @@ impl BatchLoader {
         Ok((count(counts, pulled), n_placed))
     }
 
-    /// Pulls what is missing, into the last rows of `out`, and spreads it from there, so that a
-    /// batch needs no second copy. Meanwhile own rows that belong before those are gathered.
-    /// Returns what the pull moved, and the number of own rows in place.
+    /// Pulls the missing rows into the last rows of `out`, and spreads them from there, so that a
+    /// batch needs no second copy. Meanwhile gathers own rows whose place is before these. Returns
+    /// the stats of the pull, and the number of own rows in place.
     fn pull_missing(
         &self,
         took: &mut LoadTimings,
@@ -320,7 +321,7 @@ impl BatchLoader {
     }
 }
 
-/// Where the time of a load went, but for copying rows, which is the rest.
+/// Times of a load, apart from copying rows, which is the rest.
 #[derive(Clone, Copy, Default)]
 struct LoadTimings {
     lookup: Duration,
@@ -329,13 +330,13 @@ struct LoadTimings {
 }
 
 impl LoadTimings {
-    /// Counts a pull, in which the source may have looked rows up and copied some.
+    /// Counts a pull, in which the source may have looked up rows and copied some.
     fn count(&mut self, pull: Duration, pulled: PullStats) {
         self.lookup += pulled.lookup;
         self.pull += pull.saturating_sub(pulled.lookup + pulled.copy);
     }
 
-    /// Shares the whole time out to batches.
+    /// Shares the whole time among batches.
     fn share(self, all: Duration, stats: &mut [LoadStats]) {
         let n = stats.len() as f64;
         for of in stats {
@@ -349,9 +350,9 @@ impl LoadTimings {
     }
 }
 
-/// Shares out what was pulled: rows that travelled belong to the first batch that needs them. A
-/// source with a tier pulls only what that lacks, and does not say of which batch: the first get
-/// them.
+/// Shares the pulled rows among batches: a row counts for the first batch that needs it. A source
+/// with a tier pulls only rows that the tier lacks, and does not report their batch: they count for
+/// the first batches.
 fn count(counts: &[Counts], pulled: PullStats) -> Vec<LoadStats> {
     let (mut left, mut found) = (pulled.rows - pulled.ahead_rows, pulled.found);
     let row_bytes = pulled.bytes.checked_div(pulled.rows).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Which row of which batch comes from where.
+//! The split of the rows of batches by their source.
 
 use std::ops::Range;
 
@@ -8,32 +8,33 @@ use lodestore_graph::NodeId;
 use super::Residency;
 use crate::error::ClientError;
 
-/// The rows of batches that are loaded together, by where they come from. Positions are those of
-/// rows in the memory of all batches, and rise in each list.
+/// The rows of batches that are loaded together, by their source. Positions are those of rows in
+/// the memory of all batches, and ascend in each list.
 #[derive(Clone, Default)]
 pub(super) struct Split {
     pub(super) local: Vec<NodeId>,
     pub(super) local_at: Vec<u32>,
     pub(super) missing: Vec<NodeId>,
     pub(super) missing_at: Vec<u32>,
-    /// Missing rows that another missing one is a copy of: where that is, and where they belong.
+    /// Missing rows that repeat another missing row: the position of that row, and their own.
     pub(super) repeats: Vec<(u32, u32)>,
-    /// Ids and places in `missing`, to find repeats.
+    /// Ids with their index in `missing`, to find repeats.
     by_id: Vec<u64>,
 }
 
-/// How many rows of a batch come from where.
+/// Numbers of rows of a batch, by their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) local: usize,
     pub(super) hot: usize,
     pub(super) missing: usize,
-    /// Part of `missing` that the batch has twice or an earlier one has; known when all are in.
+    /// Part of `missing` that the batch has twice, or that an earlier batch has; known once all
+    /// batches are added.
     pub(super) repeats: usize,
 }
 
-/// Mark of a position whose row is a repeat; no row is there, since positions are below a number of
-/// rows.
+/// Mark of a position whose row is a repeat. No row has this position, since positions are below a
+/// number of rows.
 const REPEATED: u32 = u32::MAX;
 
 impl Split {
@@ -45,7 +46,7 @@ impl Split {
         self.repeats.clear();
     }
 
-    /// Adds a batch whose rows belong at position `first` and after; all remote rows are missing.
+    /// Adds a batch whose rows start at position `first`; all its remote rows are missing.
     pub(super) fn add(&mut self, nodes: &[NodeId], first: u32, owned: &[Range<u32>]) -> Counts {
         let (n_local, n_missing) = (self.local.len(), self.missing.len());
         for (position, &node) in (first..).zip(nodes) {
@@ -62,7 +63,7 @@ impl Split {
     }
 
     /// Looks up the missing rows of the batch that was added last, and leaves those that `kept`
-    /// lacks. Returns where all remote rows of the batch belong.
+    /// lacks. Returns the positions of all remote rows of the batch.
     pub(super) fn look_up(
         &mut self,
         counts: &mut Counts,
@@ -87,8 +88,8 @@ impl Split {
         Ok(remote_at)
     }
 
-    /// Leaves of the missing rows the first of each node; the others become repeats of the batches
-    /// of `counts`, which must be all.
+    /// Keeps the first missing row of each node; the others become repeats of the batches of
+    /// `counts`, which must be all batches.
     pub(super) fn find_repeats(&mut self, counts: &mut [Counts]) {
         self.by_id.clear();
         let keys = (0u64..).zip(&self.missing).map(|(place, id)| u64::from(id.0) << 32 | place);
@@ -152,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_row_has_one_place_and_each_missing_node_is_asked_for_once(
+        fn every_row_has_one_place_and_each_missing_node_is_pulled_once(
             batches in prop::collection::vec(prop::collection::vec(0u32..40, 0..30), 0..6),
             hot in prop::collection::btree_set(0u32..40, 0..12),
         ) {

@@ -20,14 +20,14 @@ fn remote() -> Arc<TestSource> {
     Arc::new(TestSource::new(Duration::ZERO, u64::MAX))
 }
 
-/// Returns the access of a batch to a hot set.
+/// Returns the residency of a batch in a hot set.
 fn kept(set: Arc<HotSet>) -> RowResidency {
     Some(Box::new(HotRows::new(set)))
 }
 
 proptest! {
     #[test]
-    fn every_row_comes_from_its_place_and_the_rest_by_one_pull(
+    fn every_row_is_read_from_its_source_and_the_rest_by_one_pull(
         ids in prop::collection::vec(0u32..40, 0..60),
         hot_ids in prop::collection::btree_set(
             prop_oneof![0u32..10, 30u32..40], 0..12),
@@ -59,7 +59,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn batches_loaded_together_have_their_rows_by_one_pull_of_each_node(
+    fn batches_loaded_together_pull_each_node_once(
         batches in prop::collection::vec(
             (prop::collection::vec(0u32..40, 0..30), prop::collection::btree_set(0u32..40, 0..9)),
             0..5,
@@ -91,7 +91,7 @@ proptest! {
     }
 }
 
-/// A source whose rows travel: what is done meanwhile comes before them.
+/// A source whose rows are in transit: `work` runs before they arrive.
 struct Travelling(Arc<TestSource>);
 
 impl RowSource for Travelling {
@@ -117,7 +117,7 @@ impl RowSource for Travelling {
     }
 }
 
-/// Returns a loader through `remote`, whose rows travel, and the source of own rows.
+/// Returns a loader whose remote rows are in transit, and the source of own rows.
 fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
     let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     let travelling = Arc::new(Travelling(Arc::clone(remote)));
@@ -126,10 +126,10 @@ fn over_travelling(remote: &Arc<TestSource>) -> (BatchLoader, Arc<TestSource>) {
 
 /// MassiveGNN, Eq. 2.
 #[test]
-fn own_rows_are_gathered_while_others_travel() {
+fn own_rows_are_gathered_while_others_are_in_transit() {
     let remote = remote();
     let (mut loader, local) = over_travelling(&remote);
-    // The last own row is where the others land.
+    // The place of the last own row is where the pulled rows are received.
     let ids = nodes([12, 13, 3, 14, 35, 15]);
     let mut out = vec![0xEE; ids.len() * ROW_BYTES];
     let stats = loader.load(&ids, &mut out).unwrap();
@@ -142,7 +142,7 @@ fn own_rows_are_gathered_while_others_travel() {
 
 proptest! {
     #[test]
-    fn rows_are_in_place_whatever_is_gathered_beside_the_pull(
+    fn rows_are_in_place_whatever_is_gathered_during_the_pull(
         ids in prop::collection::vec(0u32..40, 0..90), hot_ids in prop::collection::btree_set(0u32..40, 0..9),
     ) {
         let (n, ids, set) = (ids.len(), nodes(ids), hot(hot_ids.into_iter().collect()));
@@ -162,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn a_slow_source_shows_as_time_of_the_pull() {
+fn a_slow_source_counts_as_pull_time() {
     let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
     let mut out = vec![0; 3 * ROW_BYTES];
     let stats = loader(&slow).load(&nodes([3, 12, 35]), &mut out).unwrap();
@@ -217,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn rows_that_are_not_in_memory_come_in_no_pieces() {
+fn rows_that_are_not_in_memory_are_not_loaded_in_pieces() {
     let ids = nodes(10..20);
     let pieces = loader(&remote()).load_in_pieces(&ids, 4, <[u8]>::to_vec).unwrap();
     assert!(pieces.is_none());

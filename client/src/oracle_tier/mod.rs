@@ -1,4 +1,4 @@
-//! Rows kept by what is known of the future: Belady's MIN over the batches of a schedule.
+//! A tier that knows the future: Belady's MIN over the batches of a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -22,15 +22,15 @@ use crate::source::{PullKind, PullStats};
 pub(crate) const FILL_BYTES: usize = 64 << 20;
 
 /// One worker's tier under `oracle`, which keeps the rows that are needed soonest. It is filled by
-/// misses of batches, and before them with the rows of soonest use, if they are passed
-/// ([`OracleTier::filled`]).
+/// the misses of batches, and before the first batch with the rows of soonest use, if they are
+/// passed ([`OracleTier::filled`]).
 ///
-/// The policy decides batch by batch, while several threads prepare batches. Each batch takes its
-/// turn, in the order of training, once to look up and once to move rows. It holds neither while it
-/// pulls. So pulls overlap, and the hits of a batch follow from the schedule alone.
+/// The policy decides batch by batch, while several threads prepare batches. Each batch has its
+/// turn, in the order of training, once to look up and once to move rows. It holds neither turn
+/// while it pulls. So pulls overlap, and the hits of a batch follow from the schedule alone.
 ///
-/// Memory: `n_slots` rows, and the policy's lists. Not for a forked child, whose turn never comes:
-/// [`ClientError::Forked`].
+/// Memory: `n_slots` rows, and the lists of the policy. In a forked child, whose turn never comes,
+/// calls fail with [`ClientError::Forked`].
 pub struct OracleTier {
     state: PerProcess<Mutex<State>>,
     advanced: Condvar,
@@ -43,33 +43,35 @@ struct State {
     tier: Tier,
     /// The batch whose turn it is to look up.
     next_lookup: u32,
-    /// The batch whose turn it is to move rows, which has looked up or will.
+    /// The batch whose turn it is to move rows. It has looked up, or will.
     next_move: u32,
-    /// The first batch that gave up its turn to look up: none after it will.
+    /// The first batch that gave up its turn to look up; no later batch will look up.
     given_up: Option<u32>,
-    /// Batches that failed before their turn to move rows, and the slots that they were to fill.
+    /// Batches that failed before their turn to move rows, with the slots that they were to fill.
     failed: BTreeMap<u32, Vec<u32>>,
-    /// Slots whose row has not come, because its batch failed.
+    /// Slots without their row, because its batch failed.
     holes: BTreeSet<u32>,
 }
 
-/// The right of one batch to use a [`OracleTier`], once: first to look its rows up, then to move
+/// The right of one batch to use an [`OracleTier`] once: first to look up its rows, then to move
 /// them.
 ///
-/// Dropped before the look-up it ends the run: the batches after it fail instead of waiting for
-/// ever. Dropped before its rows have moved it takes those out of the tier that it was to bring.
+/// A ticket that is dropped before the look-up ends the run: later batches fail instead of waiting
+/// for ever. A ticket that is dropped before its rows have moved removes from the tier the rows
+/// that it was to bring.
 pub struct BatchTicket {
     tier: Arc<OracleTier>,
     index: u32,
     /// For each node of the batch, the later batch that needs it next.
     pub(crate) next_uses: Vec<u32>,
     stage: Stage,
-    /// The remote nodes of the batch, and the slots that they have or get.
+    /// The remote nodes of the batch.
     ids: Vec<NodeId>,
+    /// The slots that these nodes have or get.
     decision: Decision,
 }
 
-/// How far a batch has used its turn.
+/// How far a batch has used its ticket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// It has not looked up.
@@ -80,21 +82,21 @@ enum Stage {
     Ended,
 }
 
-/// Rows that a tier gets before the first batch.
+/// Rows with which a tier is filled before the first batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TierFill<'a> {
-    /// Each node once, in order of the batches that use it first, with these as in
-    /// [`BatchTicket::announce`].
+    /// Each node once, in the order of the batches that use it first, with the number of that batch
+    /// as in [`BatchTicket::announce`].
     pub soonest: &'a [(NodeId, u32)],
-    /// Most rows of one pull, for which there is memory meanwhile.
+    /// Most rows of one pull, which needs memory for them.
     pub most_rows: usize,
 }
 
 impl OracleTier {
-    /// Returns a tier of at most `n_slots` rows for the batches `batches`, of nodes below
+    /// Returns a tier of at most `n_slots` rows for the batches `batches`, with nodes below
     /// `n_nodes`.
     ///
-    /// Fails when the memory cannot be allocated.
+    /// Fails if the memory cannot be allocated.
     pub fn new(
         n_slots: usize,
         row_bytes: usize,
@@ -104,13 +106,13 @@ impl OracleTier {
         Self::with_fills(n_slots, row_bytes, n_nodes, batches, 0)
     }
 
-    /// Returns the same with rows in it before the first batch, and the stats of their pulls, which
-    /// are VectorPulls.
+    /// Like [`OracleTier::new`], but filled with rows before the first batch. Also returns the
+    /// stats of their pulls, which are VectorPulls.
     ///
-    /// Fails with [`ClientError::Unpinned`] where the loader's remote rows keep to no version.
+    /// Fails with [`ClientError::Unpinned`] if the loader's remote source is not pinned.
     ///
-    /// This does not increase the number of rows moved. No such row yields before it is used, since
-    /// a row that is missed before then would precede it in [`TierFill::soonest`].
+    /// This does not increase the number of rows moved. No such row is evicted before it is used,
+    /// since a row that is missed before then would precede it in [`TierFill::soonest`].
     pub fn filled(
         n_slots: usize,
         loader: &BatchLoader,
@@ -166,7 +168,8 @@ impl OracleTier {
         Ok(Self { state, advanced: Condvar::new(), held_bytes, n_fills })
     }
 
-    /// Returns the turn of batch `index`; [`BatchTicket::announce`] it before the batch is loaded.
+    /// Returns the ticket of batch `index`; [`BatchTicket::announce`] its uses before the batch is
+    /// loaded.
     #[must_use]
     pub fn turn(self: &Arc<Self>, index: u32) -> BatchTicket {
         let (tier, next_uses, stage) = (Arc::clone(self), Vec::new(), Stage::Waits);
@@ -180,13 +183,14 @@ impl OracleTier {
         }
     }
 
-    /// Returns the most bytes of rows that were in it after a batch, those on their way included.
+    /// Returns the most bytes of rows in the tier after a batch, including those in transit.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// Locks the state. A poisoned lock is fine: the turn of a thread that panicked is dropped.
+    /// Locks the state. A poisoned lock is harmless: the ticket of a thread that panicked is
+    /// dropped.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "planned tier" })?;
         Ok(state.lock().ignore_poison())
@@ -198,7 +202,7 @@ impl OracleTier {
 }
 
 impl State {
-    /// Passes over batches that have failed in their turn to move rows.
+    /// Skips batches that have failed before their turn to move rows.
     fn pass_failed(&mut self) {
         while let Some(slots) = self.failed.remove(&self.next_move) {
             self.holes.extend(slots);
@@ -208,8 +212,8 @@ impl State {
 }
 
 impl BatchTicket {
-    /// Says for each node of the batch which later batch needs it next: numbers from that of the
-    /// tier's first batch on, 0 for it.
+    /// Sets for each node of the batch the later batch that needs it next. Batches are numbered
+    /// from the first of the tier, which is 0.
     pub fn announce(&mut self, mut next_uses: Vec<u32>) {
         for next in next_uses.iter_mut().filter(|next| **next != NEVER) {
             *next += self.tier.n_fills;
@@ -217,7 +221,7 @@ impl BatchTicket {
         self.next_uses = next_uses;
     }
 
-    /// Returns the remote nodes that were found in slots whose row has not come.
+    /// Returns the remote nodes that were found in slots without their row.
     fn lost(&self, holes: &BTreeSet<u32>) -> Vec<usize> {
         if holes.is_empty() {
             return Vec::new();
@@ -228,8 +232,8 @@ impl BatchTicket {
 }
 
 impl Residency for BatchTicket {
-    /// Waits until the batches before this one have looked up. A row that an earlier batch is still
-    /// pulling has a slot; it is there when this batch moves rows.
+    /// Waits until the earlier batches have looked up. A row that an earlier batch is still pulling
+    /// has a slot; it is in place when this batch moves rows.
     fn look_up(&mut self, ids: &[NodeId], at: &[u32]) -> Result<&[u32], ClientError> {
         let tier = Arc::clone(&self.tier);
         let mut state = tier.lock()?;
@@ -254,11 +258,11 @@ impl Residency for BatchTicket {
         Ok(&self.decision.slots)
     }
 
-    /// Waits until the batches before this one have moved their rows or failed.
+    /// Waits until the earlier batches have moved their rows or failed.
     ///
-    /// So each slot has the same rows in turn as if every batch ended before the next begins. None
-    /// is read before it has come, and none is written while it is to be read. Rows that an earlier
-    /// batch should have brought, and has not, come by `pull`.
+    /// Each slot thus holds the same rows in turn as if every batch ended before the next began. No
+    /// row is read before it has arrived, and none is overwritten before its last read. Rows that
+    /// an earlier batch failed to bring are pulled with `pull`.
     fn move_rows(
         &mut self,
         at: &[u32],
@@ -306,14 +310,14 @@ impl Residency for BatchTicket {
         true
     }
 
-    /// Ends the run for the batches after it, or takes rows out that it was to bring: see
+    /// Ends the run for later batches, or removes the rows that the batch was to bring: see
     /// [`BatchTicket`].
     fn give_up(&mut self) {
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         if stage == Stage::Ended {
             return;
         }
-        // A child gives up nothing: the turn is its parent's.
+        // A forked child gives up nothing: the turn belongs to its parent.
         let Ok(mut state) = self.tier.lock() else { return };
         if stage == Stage::Waits {
             let first = state.given_up.map_or(self.index, |first| first.min(self.index));

@@ -1,4 +1,4 @@
-//! Batches with their rows, one after the other or several together.
+//! Batches with their rows, loaded one by one or several together.
 
 use std::{
     ops::Range,
@@ -22,30 +22,30 @@ use crate::loader::{BatchLoader, RowResidency};
 /// Most groups of batches that are loaded concurrently, however large the window.
 pub(super) const LANES_MAX: u32 = 32;
 
-/// A prepared batch and its index, or why there is none.
+/// A prepared batch and its index, or the reason why there is none.
 pub(super) type Ready = Result<(u32, PreparedBatch), ClientError>;
 
-/// The claim that is held until the rows are loaded where their order matters.
+/// The claim, held until the rows are loaded if their order matters.
 type Claim<'a> = Option<MutexGuard<'a, ()>>;
 
 /// Batches that are loaded together, in the order of training.
 #[derive(Debug)]
 pub(super) struct Coming {
-    /// Those that have not been taken, the one that failed included.
+    /// Batches that were not taken yet, including one that failed.
     pub(super) n_left: usize,
     pub(super) ready: Receiver<Ready>,
 }
 
-/// Batches whose rows are still to be loaded.
+/// Batches whose rows are not loaded yet.
 pub(super) struct Group {
     first: u32,
     batches: Vec<PreparedBatch>,
     kept: Vec<RowResidency>,
-    /// Why the batch after them could not be got.
+    /// Why the batch after these could not be obtained.
     failed: Option<ClientError>,
 }
 
-/// A group for a lane, the memory for its rows, and where they are awaited.
+/// A group for a lane, the memory for its rows, and the channel for its batches.
 struct Job {
     group: Group,
     rows: Memory,
@@ -57,21 +57,22 @@ pub(super) struct Preparer<'a> {
     pub(super) source: &'a dyn BatchSource,
     pub(super) shared: &'a ClaimState,
     pub(super) window: Shape,
-    /// Where memory goes.
+    /// Where memory is returned.
     pub(super) home: &'a SyncSender<Free>,
     pub(super) coming: &'a SyncSender<Coming>,
 }
 
 impl Preparer<'_> {
-    /// Runs the background thread. Memory and a place in the window come first, by `free`, so that
-    /// each claim has both. At the start the trainer waits for batches: fewer are loaded together.
+    /// Runs the background thread. It first receives memory and a place in the window over `free`,
+    /// so that each claim has both. At the start the trainer waits for batches, so fewer are loaded
+    /// together.
     ///
-    /// Batches whose tier follows the schedule are loaded by lanes, threads of their own, so that
-    /// their pulls overlap. All others are loaded here, one group after the other: decisions of
-    /// their source's tiers depend on the order of pulls.
+    /// Batches whose tier follows the schedule are loaded by lanes, which are separate threads, so
+    /// that their pulls overlap. All others are loaded here, one group after the other: the tiers
+    /// of their source decide by the order of pulls.
     pub(super) fn run(&self, loader: BatchLoader, free: &Receiver<Free>) {
         let n_memories = self.window.memories;
-        // As many as can be in flight: none has to wait for another.
+        // As many as can be in flight: no job waits for another.
         let (jobs, queue) = sync_channel(n_memories as usize);
         let queue = Mutex::new(queue);
         thread::scope(|scope| {
@@ -80,7 +81,7 @@ impl Preparer<'_> {
         });
     }
 
-    /// Claims batches as there is memory for them, and has them loaded.
+    /// Claims batches as memory becomes free, and has them loaded.
     fn dispatch(&self, mut loader: BatchLoader, free: &Receiver<Free>, mut lanes: Lanes<'_, '_>) {
         let Self { source, shared, window, .. } = *self;
         let (mut memories, mut places, mut together) = (Vec::new(), window.places, 1);
@@ -118,7 +119,7 @@ impl Preparer<'_> {
     }
 
     /// Runs a lane: loads groups in the order of training until there are no more. The first group
-    /// in flight waits for no other, so that all come to their end.
+    /// in flight waits for no other group, so all groups end.
     fn run_lane(&self, queue: &Mutex<Receiver<Job>>, mut loader: BatchLoader) {
         loop {
             let job = queue.lock().ignore_poison().recv();
@@ -130,7 +131,7 @@ impl Preparer<'_> {
     }
 }
 
-/// Threads that load groups of batches, as many as have been needed.
+/// Threads that load groups of batches, started as needed.
 struct Lanes<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     preparer: &'scope Preparer<'scope>,
@@ -153,7 +154,7 @@ impl<'scope> Lanes<'scope, '_> {
 }
 
 impl Job {
-    /// Loads the group and hands its batches out; returns whether one has failed or is not wanted.
+    /// Loads the group and sends its batches; returns whether one has failed or is not wanted.
     fn run(self, loader: &mut BatchLoader, claim: Claim<'_>, preparer: &Preparer<'_>) -> bool {
         loader.set_kind(preparer.shared.kind_of(self.group.first));
         for ready in self.group.load(loader, claim, self.rows, preparer.home) {
@@ -167,7 +168,7 @@ impl Job {
 }
 
 impl Group {
-    /// Gets the batches `claimed`, up to the first that fails.
+    /// Obtains the batches `claimed`, up to the first that fails.
     pub(super) fn get(source: &dyn BatchSource, claimed: Range<u32>) -> Self {
         let first = claimed.start;
         let mut this = Self { first, batches: Vec::new(), kept: Vec::new(), failed: None };
@@ -189,21 +190,21 @@ impl Group {
         this
     }
 
-    /// Returns whether tiers that follow the schedule have decided in which order rows come.
+    /// Returns whether tiers that follow the schedule decide the order of rows.
     fn is_planned(&self) -> bool {
         let keeps =
             |kept: &RowResidency| kept.as_ref().is_some_and(|kept| kept.keeps_pulled_rows());
         !self.kept.is_empty() && self.kept.iter().all(keeps)
     }
 
-    /// Returns whether the order of its pulls decides nothing: no tier learns from those of hot
-    /// sets, and planned ones keep their order themselves.
+    /// Returns whether the order of pulls decides nothing: no tier learns from the pulls of hot
+    /// sets, and planned tiers keep their order themselves.
     fn is_unordered(&self) -> bool {
         self.kept.iter().all(Option::is_some)
     }
 
-    /// Loads the rows of its only batch, unless `take` takes them. The memory goes `home` when the
-    /// batch is dropped.
+    /// Loads the rows of its only batch, unless `take` loads them. The memory returns `home` when
+    /// the batch is dropped.
     pub(super) fn load_one(
         mut self,
         loader: &mut BatchLoader,
@@ -216,7 +217,7 @@ impl Group {
         if let ([prepared], [None]) = (&mut self.batches[..], &self.kept[..])
             && let Some(load) = take(loader, &prepared.batch.nodes)?
         {
-            // There is room for all memory that was lent.
+            // The channel has room for all memory that was lent.
             let _ = home.try_send(Free::Memory(rows));
             let prepared = PreparedBatch { load, ..std::mem::take(prepared) };
             return Ok((self.first, prepared));
@@ -225,7 +226,7 @@ impl Group {
         ready.into_iter().next().unwrap_or_else(|| unreachable!("one was asked for"))
     }
 
-    /// Loads their rows, and ends the claim. Memory goes `home` when the batches are dropped.
+    /// Loads the rows, and releases the claim. Memory returns `home` when the batches are dropped.
     fn load(
         self,
         loader: &mut BatchLoader,

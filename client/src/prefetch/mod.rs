@@ -1,11 +1,11 @@
 //! Batches prepared ahead of the trainer: RapidGNN's rolling prefetch (sections 3, 4.4 and 4.7).
 //!
-//! A claim decides which thread prepares a batch. The background thread and the trainer take
-//! batches in order from one counter. If the trainer finds its batch unclaimed it prepares it
-//! itself, by the default path, so it never waits for work that has not begun.
+//! A claim decides which thread prepares a batch. The background thread and the trainer claim
+//! batches in order from one counter. If the trainer finds its batch unclaimed, it prepares the
+//! batch itself, by the default path, so it never waits for work that has not started.
 //!
-//! Batches are claimed, sampled and, unless they need no order, loaded under one lock. Tiers decide
-//! by the order of pulls, and the same run must make the same decisions.
+//! Batches are claimed, sampled and, if their order matters, loaded under one lock. Tiers decide by
+//! the order of pulls, and the same run must make the same decisions.
 
 mod ahead;
 mod rows;
@@ -35,23 +35,23 @@ use rows::{Free, Held, Memory};
 
 /// The batches of one worker, in the order of training.
 pub trait BatchSource: Send + Sync {
-    /// Returns the number of batches in all epochs together.
+    /// Returns the number of batches of all epochs.
     fn n_batches(&self) -> u32;
 
-    /// Returns the batch `index`, below `n_batches`, and what is kept for it.
+    /// Returns batch `index`, below `n_batches`, and the rows that are kept for it.
     ///
-    /// Called once for every index from the first on, in order, though not always by the same
-    /// thread. A job that needs a [`crate::oracle_tier::BatchTicket`] makes it before anything can
-    /// fail, so that others learn of the end.
+    /// Called once for every index from the first on, in order, but not always by the same thread.
+    /// A job that needs a [`crate::oracle_tier::BatchTicket`] takes it before anything can fail, so
+    /// that later batches learn of the end.
     fn batch(&self, index: u32) -> Result<(Batch, RowResidency), ClientError>;
 
-    /// Returns the end of the batches that may be loaded together with batch `index`: that of its
-    /// epoch.
+    /// Returns the end of the batches that may be loaded together with batch `index`: the end of
+    /// its epoch.
     fn end_of_epoch(&self, index: u32) -> u32;
 }
 
-/// Loads the rows of a batch's nodes in a form of the caller's; returns `None`, having loaded none,
-/// where they are to come as bytes.
+/// Loads the rows of a batch's nodes in a form of the caller; returns `None`, without loading any,
+/// if they are to be loaded as bytes.
 pub type TakeRows<'a> =
     dyn FnMut(&BatchLoader, &[NodeId]) -> Result<Option<LoadStats>, ClientError> + 'a;
 
@@ -60,8 +60,8 @@ pub type TakeRows<'a> =
 pub struct Window {
     /// Batches that are ready or being loaded: Q in the paper.
     pub n_batches: usize,
-    /// Most of them that are loaded together, so that a row that several need is read once and
-    /// neighbours in different batches are read together. More than half of the window never are.
+    /// Most batches that are loaded together, so that a row that several of them need is read once,
+    /// and adjacent rows of different batches are read together. At most half of the window is.
     pub together: usize,
 }
 
@@ -78,37 +78,37 @@ impl Window {
         Self { n_batches, together: n_batches / 2 }
     }
 
-    /// Returns the window for a run of `n_batches`, which are some.
+    /// Returns the window for a run of `n_batches`, of which there is at least one.
     fn clamped(self, n_batches: u32) -> Shape {
         let clamp = |n: usize, most: u32| u32::try_from(n).unwrap_or(u32::MAX).clamp(1, most);
         let places = clamp(self.n_batches, n_batches);
-        // With the batch that the trainer has.
+        // With the batch that the trainer holds.
         let all = places.saturating_add(1);
         let together = clamp(self.together, all / 2);
         Shape { places, together, memories: all / together }
     }
 }
 
-/// A window as its thread sees it.
+/// The dimensions of a window.
 #[derive(Clone, Copy)]
 struct Shape {
-    /// Batches in it.
+    /// Batches in the window.
     places: u32,
     /// Most batches that are loaded together, into one memory.
     together: u32,
-    /// Memories that exist.
+    /// Number of memories.
     memories: u32,
 }
 
 /// A window of at most Q batches that are ready or being loaded, filled by its own thread. Batches
-/// and memory go through bounded channels, which are rings of slots without a lock while neither
+/// and memory pass through bounded channels, which are rings of slots without a lock while neither
 /// end waits.
 ///
-/// Memory: (Q + 1)·m_max·d bytes of rows at most, for the window and the batch that the trainer
-/// has. Here m_max are the input nodes of the largest batch, and d the bytes of a row. A batch that
-/// the trainer prepared itself is one more, and its memory is reused for the next such batch. So
-/// the bound is (Q + 2)·m_max·d, or m_max·d without a window. The trainer must drop a batch before
-/// it takes the next.
+/// Memory: at most (Q + 1)·m_max·d bytes of rows, for the window and the batch that the trainer
+/// holds. Here m_max is the number of input nodes of the largest batch, and d the bytes of a row. A
+/// batch that the trainer prepares itself is one more, and its memory is reused for the next such
+/// batch. So the bound is (Q + 2)·m_max·d, or m_max·d without a window. The trainer must drop a
+/// batch before it takes the next.
 pub struct Prefetcher<'scope> {
     source: Arc<dyn BatchSource + 'scope>,
     loader: BatchLoader,
@@ -119,7 +119,7 @@ pub struct Prefetcher<'scope> {
     /// Memory of batches that the trainer prepares itself.
     own: (SyncSender<Free>, Receiver<Free>),
     background: Option<Background<'scope>>,
-    /// Whose thread prepares batches.
+    /// The process whose thread prepares batches.
     process: Generation,
 }
 
@@ -134,49 +134,49 @@ pub struct PreparedBatch {
     pub load: LoadStats,
     /// Time to sample or read the batch.
     pub sample_seconds: f64,
-    /// How the trainer met it.
+    /// The state in which the trainer found it.
     pub met: BatchReadiness,
-    /// Time in which the trainer had no batch before this one came.
+    /// Time in which the trainer had no batch, until this one arrived.
     pub wait_seconds: f64,
 }
 
-/// How a trainer met a batch.
+/// The state in which a trainer finds a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchReadiness {
-    /// It lay ready.
+    /// It was ready.
     Ready,
     /// It was being prepared.
     Waited,
-    /// No thread had begun it: the trainer prepared it itself.
+    /// No thread had started it: the trainer prepared it itself.
     #[default]
     DefaultPath,
 }
 
-/// How the trainer met its batches, and what the window held.
+/// The states in which the trainer found its batches, and the size of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrefetchStats {
-    /// Batches that lay ready.
+    /// Batches that were ready.
     pub ready: u64,
-    /// Batches that were being prepared, so that the trainer had to wait.
+    /// Batches that were being prepared, so that the trainer waited.
     pub waited: u64,
     /// Batches that the trainer prepared itself, by the default path.
     pub default_path: u64,
     /// Seconds in which the trainer had no batch: waits and default paths.
     pub wait_seconds: f64,
-    /// Most bytes that the memory of batches had at one time: in the window, at the trainer,
-    /// prepared by it, and kept for the next.
+    /// Most bytes that the memory of batches had at one time: in the window, held by the trainer,
+    /// prepared by it, and kept for the next batch.
     pub peak_bytes: u64,
     /// Input nodes of the largest batch so far: m_max.
     pub max_nodes: u64,
 }
 
-/// State that the threads share: the claim, and the bytes of their memory.
+/// State shared by the threads: the claim, and the bytes of their memory.
 #[derive(Debug, Default)]
 struct ClaimState {
-    /// First batch that is not claimed. Changed only under `order`.
+    /// First unclaimed batch. Changed only under `order`.
     next: AtomicU32,
     order: Mutex<()>,
-    /// The batch that the trainer has requested last.
+    /// The batch that the trainer requested last.
     requested: AtomicU32,
     is_over: AtomicBool,
     max_nodes: AtomicU64,
@@ -186,8 +186,9 @@ struct ClaimState {
 #[derive(Debug)]
 struct Background<'scope> {
     thread: ScopedJoinHandle<'scope, ()>,
-    /// Groups of batches in the order of training, and the one that is being taken.
+    /// Groups of batches in the order of training.
     coming: Receiver<Coming>,
+    /// The group whose batches are being taken.
     group: Option<Coming>,
     free: SyncSender<Free>,
 }
@@ -209,7 +210,7 @@ impl<'scope> Prefetcher<'scope> {
         let left = n_batches.saturating_sub(first);
         let background = (window.n_batches > 0 && left > 0).then(|| {
             let window = window.clamped(left);
-            // Room for all that may be said: places, memory, the end.
+            // Room for everything that may be sent: places, memories, the end.
             let (free, heard) = sync_channel(window.places as usize + window.memories as usize + 1);
             for _ in 0..window.memories {
                 let _ = free.try_send(Free::Memory(Memory::new(&shared.held)));
@@ -230,16 +231,16 @@ impl<'scope> Prefetcher<'scope> {
 
     /// Returns the next batch, or `None` after the last.
     ///
-    /// Memory of batches that are kept serves no others. After an error the run is over: later
-    /// calls return the end. A forked child has no thread that prepares batches: there every call
+    /// Memory of batches that the caller keeps is not reused. After an error the run is over: later
+    /// calls return `None`. A forked child has no thread that prepares batches: there every call
     /// fails with [`ClientError::Forked`].
     pub fn next_batch(&mut self) -> Result<Option<PreparedBatch>, ClientError> {
         self.next_batch_or(&mut |_, _| Ok(None))
     }
 
-    /// Returns the next batch as [`Prefetcher::next_batch`] does. If the batch takes the default
-    /// path, and none of its rows is kept, its rows are offered to `take` first. Where `take`
-    /// returns the stats of loading them, the batch comes without rows.
+    /// Like [`Prefetcher::next_batch`]. If the batch takes the default path, and none of its rows
+    /// is kept, its rows are offered to `take` first. If `take` returns the stats of loading them,
+    /// the batch has no rows.
     pub fn next_batch_or(
         &mut self,
         take: &mut TakeRows<'_>,
@@ -284,7 +285,7 @@ impl<'scope> Prefetcher<'scope> {
         group.load_one(&mut self.loader, claim, rows, home, take)
     }
 
-    /// Returns what happened so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> PrefetchStats {
         PrefetchStats {
@@ -296,8 +297,8 @@ impl<'scope> Prefetcher<'scope> {
 }
 
 impl Drop for Prefetcher<'_> {
-    /// Waits for the thread and its lanes, which end after the pulls that they are in. In a forked
-    /// child there is none, and the channels to it may be locked.
+    /// Waits for the thread and its lanes, which end after their current pulls. A forked child has
+    /// no thread, and the channels to it may be locked.
     fn drop(&mut self) {
         if !self.process.is_current() {
             let own = std::mem::replace(&mut self.own, sync_channel(0));
@@ -307,9 +308,9 @@ impl Drop for Prefetcher<'_> {
         if let Some(Background { thread, coming, group, free }) = self.background.take() {
             self.shared.is_over.store(true, Ordering::Relaxed);
             drop((coming, group));
-            // There is room, unless the thread has ended, for it is said once.
+            // There is room, since this is sent once; or the thread has ended.
             let _ = free.try_send(Free::Stop);
-            // A panic was logged by its thread; the scope would report it once more.
+            // The thread has logged a panic; the scope would report it again.
             let _ = thread.join();
         }
     }
@@ -367,7 +368,8 @@ impl ClaimState {
         }
     }
 
-    /// Takes batch `index` if no thread has it. The lock is held until its order is settled.
+    /// Claims batch `index` unless a thread has. The lock is held until the order of the batch is
+    /// settled.
     fn claim(&self, index: u32) -> Option<MutexGuard<'_, ()>> {
         if self.next.load(Ordering::Acquire) > index {
             return None;
@@ -380,7 +382,7 @@ impl ClaimState {
         Some(claim)
     }
 
-    /// Takes the first batches that no thread has, at most `n` of one epoch.
+    /// Claims the first unclaimed batches, at most `n` of one epoch.
     fn claim_next(
         &self,
         source: &dyn BatchSource,

@@ -1,4 +1,4 @@
-//! The memory of batches' rows, and its return for reuse.
+//! Memory of the rows of batches, and its return for reuse.
 
 use std::{
     ops::Range,
@@ -14,24 +14,24 @@ use lodestore_graph::fork::Generation;
 
 use crate::buffer::RowBuffer;
 
-/// The rows of one batch, in memory that batches loaded with it share.
+/// The rows of one batch, in memory shared by the batches that were loaded with it.
 ///
-/// When the last of these batches is dropped the memory serves the next ones.
+/// When the last of these batches is dropped, the memory is reused.
 #[derive(Clone, Debug, Default)]
 pub struct BatchRows {
     memory: Arc<Lent>,
     bytes: Range<usize>,
 }
 
-/// Memory with the place that it goes back to, in the process whose it is.
+/// Lent memory, the channel by which it returns, and the process that owns it.
 #[derive(Debug, Default)]
 pub(super) struct Lent(Option<(Memory, SyncSender<Free>, Generation)>);
 
-/// Memory for rows, counted while it exists, also while it is unused.
+/// Memory for rows, counted while it exists, even while it is unused.
 #[derive(Debug)]
 pub(super) struct Memory {
     rows: RowBuffer,
-    /// Most bytes of rows that it has held, which it keeps.
+    /// Most bytes of rows that it has held; it does not shrink.
     n_bytes: usize,
     held: Arc<Held>,
 }
@@ -54,7 +54,7 @@ impl Memory {
         Self { rows: RowBuffer::default(), n_bytes: 0, held: Arc::clone(held) }
     }
 
-    /// Returns room for exactly `n_bytes`, to be written.
+    /// Resizes to exactly `n_bytes`; returns them for writing.
     pub(super) fn resize(&mut self, n_bytes: usize) -> &mut [u8] {
         if let Some(more) = n_bytes.checked_sub(self.n_bytes) {
             let held = self.held.bytes.fetch_add(more as u64, Ordering::Relaxed) + more as u64;
@@ -72,10 +72,10 @@ impl Drop for Memory {
     }
 }
 
-/// The pieces that the owner of memory receives.
+/// A message to the owner of memory.
 #[derive(Debug)]
 pub(super) enum Free {
-    /// This memory has no reader left.
+    /// Memory that has no reader left.
     Memory(Memory),
     /// A batch was taken out of the window.
     Place,
@@ -84,7 +84,7 @@ pub(super) enum Free {
 }
 
 impl BatchRows {
-    /// Splits `rows` into those of batches that follow each other, each of this many bytes.
+    /// Splits `rows` into those of consecutive batches, with these lengths in bytes.
     pub(super) fn split(
         rows: Memory,
         lengths: impl Iterator<Item = usize>,
@@ -105,12 +105,12 @@ impl BatchRows {
         &rows.unwrap_or_default()[self.bytes.clone()]
     }
 
-    /// Returns the rows as elements of their tensor's type; bytes past the last whole element are
-    /// left out.
+    /// Returns the rows as elements of their tensor's type, without bytes past the last whole
+    /// element.
     ///
     /// # Panics
     ///
-    /// When rows of this length cannot consist of such elements.
+    /// If rows of this length cannot consist of such elements.
     #[must_use]
     pub fn elements<T: Pod>(&self) -> &[T] {
         let bytes = self.bytes();
@@ -122,11 +122,12 @@ impl Drop for Lent {
     fn drop(&mut self) {
         if let Some((memory, home, process)) = self.0.take() {
             if !process.is_current() {
-                // The channel may be locked by a thread that a forked child does not have.
+                // A thread that a forked child lacks may have locked the channel.
                 std::mem::forget((memory, home));
                 return;
             }
-            // There is room for all memory that an owner has lent, unless it is gone.
+            // The channel has room for all memory that the owner has lent, unless the owner is
+            // gone.
             let _ = home.try_send(Free::Memory(memory));
         }
     }

@@ -1,6 +1,6 @@
-//! The versions that one call reads. Rows of one partition come in several answers: of the shards of
-//! a server, of requests one after the other, of a server that takes over. The first answer says
-//! which version; the others are asked for exactly that.
+//! The versions that one call reads. Rows of one partition may arrive in several replies: of
+//! several shards of a server, of several requests, or of a server that takes over. The first reply
+//! fixes the version; later requests ask for exactly that one.
 
 use lodestore_graph::PartId;
 use lodestore_schema::Versions;
@@ -10,10 +10,10 @@ use super::floors::Floors;
 use crate::route::PartSet;
 use crate::source::VersionSpan;
 
-/// The versions of the answers of one call.
+/// The versions in the replies of one call.
 #[derive(Default)]
 pub(super) struct CallVersions {
-    /// Partitions with the answer that was of them first.
+    /// Partitions, each with the first reply that had its rows.
     answers: Vec<(PartSet, Versions)>,
 }
 
@@ -21,13 +21,13 @@ pub(super) struct CallVersions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) versions: Versions,
-    /// Whether these are the versions to read, 0 for the newest, and not the lowest ones.
+    /// Whether these are exact versions, 0 for the latest, instead of the lowest to accept.
     pub(super) exactly: bool,
 }
 
 impl CallVersions {
-    /// Returns what a request for these partitions asks for; `None` where the wire has no room for
-    /// that.
+    /// Returns the versions that a request for these partitions asks for; `None` if they do not fit
+    /// into one request.
     pub(super) fn wanted(&self, parts: &PartSet, floors: &Floors) -> Option<Wanted> {
         let read = |part: PartId| self.of(part).unwrap_or_default();
         if self.answers.is_empty() || parts.iter().all(|part| read(part).number == 0) {
@@ -37,8 +37,8 @@ impl CallVersions {
         Some(Wanted { versions: Versions::exactly(exact)?, exactly: true })
     }
 
-    /// Notes an answer; returns `false`, with nothing noted, where it is of another version of some
-    /// partition than an answer before.
+    /// Records a reply. Returns `false`, and records nothing, if an earlier reply had another
+    /// version of some partition.
     pub(super) fn agree(&mut self, parts: &PartSet, versions: &Versions) -> bool {
         if let [(known, answer)] = &mut self.answers[..]
             && answer == versions
@@ -61,12 +61,12 @@ impl CallVersions {
         true
     }
 
-    /// Forgets all answers: the call begins again.
+    /// Forgets all replies: the call starts again.
     pub(super) fn clear(&mut self) {
         self.answers.clear();
     }
 
-    /// Returns the lowest and the highest version that rows are of.
+    /// Returns the lowest and the highest version of the rows.
     pub(super) fn span(&self) -> VersionSpan {
         let mut span = VersionSpan::default();
         for (parts, versions) in &self.answers {
@@ -79,7 +79,7 @@ impl CallVersions {
         span
     }
 
-    /// Returns the version of a partition that an answer was of.
+    /// Returns the version of a partition in the recorded replies.
     fn of(&self, part: PartId) -> Option<VersionTag> {
         let answer = self.answers.iter().find(|(parts, _)| parts.contains(part));
         answer.map(|(_, versions)| versions.of(part.0))
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_answer_says_which_version_of_a_partition_the_others_are_of() {
+    fn the_first_reply_fixes_the_version_of_a_partition() {
         let (floors, mut call) = (Floors::new(200), CallVersions::default());
         assert_eq!(call.wanted(&parts(&[0, 1]), &floors), Some(Wanted::default()));
         assert!(call.agree(&parts(&[0, 1]), &versions(3, &[(1, 4)])));
@@ -115,7 +115,7 @@ mod tests {
         assert!(!call.agree(&parts(&[2]), &other), "another history");
         let wanted = call.wanted(&parts(&[0, 1, 2]), &floors).unwrap();
         assert_eq!(wanted, Wanted { versions: versions(3, &[(1, 4), (2, 4)]), exactly: true });
-        // Of a partition that no answer was of, the newest will do.
+        // A partition without a reply is read at its latest version.
         let wanted = call.wanted(&parts(&[0, 7]), &floors).unwrap();
         assert_eq!((wanted.versions.of(0).number, wanted.versions.of(7).number), (3, 0));
         assert_eq!(call.span(), VersionSpan { lowest: 3, highest: 4 });
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_wire_has_no_room_for_is_begun_again() {
+    fn versions_that_do_not_fit_into_a_request_restart_the_call() {
         let (floors, mut call) = (Floors::new(200), CallVersions::default());
         let all: Vec<u16> = (0..200).collect();
         assert!(call.agree(&parts(&all), &versions(3, &[])));

@@ -1,4 +1,4 @@
-//! Questions to a whole server: what it holds, and what it counted.
+//! Requests to a whole server: its description and its counters.
 
 use std::time::Instant;
 
@@ -34,7 +34,7 @@ pub(super) fn stats(
     }
 }
 
-/// Sends one request over a connection of its own to the common address.
+/// Sends one request to the common address of a server, over a new connection.
 pub(crate) fn ask_server(
     address: &Address,
     security: &Security,
@@ -44,7 +44,7 @@ pub(crate) fn ask_server(
     Connection::open(address, security, deadline)?.ask(request, &[], deadline)
 }
 
-/// Returns a tensor as a server describes it, if that can be. No server sends rows of no bytes.
+/// Checks a tensor in a server's description. No server sends rows of 0 bytes.
 pub(super) fn tensor_info(
     address: &Address,
     name: &str,
@@ -57,7 +57,7 @@ pub(super) fn tensor_info(
     info.filter(|info| info.row_bytes() == row_bytes as usize).ok_or_else(|| {
         let address = address.clone();
         let reason =
-            format!("tensor `{name}` as {width} x {dtype} in {row_bytes} bytes, which cannot be");
+            format!("the invalid tensor `{name}` of {width} x {dtype} in {row_bytes} bytes");
         ClientError::BadDescription { address, reason }
     })
 }

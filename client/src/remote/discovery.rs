@@ -1,4 +1,4 @@
-//! Which servers a map names, and what each of them holds.
+//! Discovery: the servers that a map names, and their descriptions.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,9 @@ use crate::cluster::{ClusterMap, Member};
 use crate::error::ClientError;
 use crate::security::Security;
 
-/// Longest wait for the first words of a server that a map names, where others may do.
+/// Longest wait for the description of a server, when others may respond.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds the servers of a map with their descriptions.
 pub(super) fn find(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -30,8 +29,8 @@ pub(super) fn find(
     }
 }
 
-/// Finds servers of a live map, of which one is enough. It is awaited within the deadline, since
-/// etcd or the server may be about to start.
+/// Finds servers of a live map, of which one is enough. Waits for it until the deadline, since etcd
+/// or the server may be about to start.
 fn find_living(
     map: &ClusterMap,
     config: &ClientConfig,
@@ -53,11 +52,11 @@ fn find_living(
     }
 }
 
-/// Finds servers that are named one by one. Some may be away if others have every partition.
+/// Finds servers that are named one by one. Some may be unreachable if others hold every partition.
 ///
 /// # Errors
-/// A server that is there and is not what was expected, or cannot be reached and has rows that no
-/// other has. One that is silent has until the deadline.
+/// A server responds with an error, or is unreachable and alone holds some partition. A silent
+/// server is asked again until the deadline.
 fn find_named(
     map: &ClusterMap,
     security: &Security,
@@ -71,7 +70,10 @@ fn find_named(
         let Some((_, error)) = absent.first() else { return Ok(servers) };
         if has_all_parts(&servers) {
             let all: Vec<String> = absent.iter().map(|(address, _)| address.to_string()).collect();
-            warn!(absent = all.join(", "), %error, "others have their rows");
+            warn!(
+                absent = all.join(", "), %error,
+                "skipping unreachable servers, others hold their partitions"
+            );
             return Ok(servers);
         }
         let silent = absent.iter().position(|(_, error)| is_silence(error));
@@ -81,8 +83,8 @@ fn find_named(
     }
 }
 
-/// Returns whether etcd, or a server, may be about to start; a file that is not there is a slip of
-/// the pen.
+/// Returns whether etcd or a server may be about to start. A missing file is an error of the
+/// caller.
 fn comes_later(error: &ClientError) -> bool {
     match error {
         ClientError::NoServers | ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -93,13 +95,13 @@ fn comes_later(error: &ClientError) -> bool {
     }
 }
 
-/// A map's servers, in its order.
+/// The servers of a map, in its order.
 struct DiscoveredServers {
     servers: Vec<(Address, Description)>,
     absent: Vec<(Address, ClientError)>,
 }
 
-/// Returns whether a server cannot be reached, or not now; other errors are mistakes to report.
+/// Returns whether a server cannot be reached now; other errors are reported.
 fn is_absence(error: &ClientError) -> bool {
     is_silence(error)
         || matches!(
@@ -131,7 +133,7 @@ fn find_some(
     security: &Security,
     deadline: Instant,
 ) -> Result<DiscoveredServers, ClientError> {
-    // Each has its own time, however many silent ones were asked before it.
+    // Each server has its own time limit, however many silent servers were asked before it.
     let ask = |Member { address, .. }: &Member| {
         let until = deadline.min(Instant::now() + DESCRIBE_TIMEOUT);
         (address.clone(), describe(address, security, until))
@@ -147,7 +149,7 @@ fn find_some(
     Ok(asked)
 }
 
-/// Returns whether every server that the map names is among these.
+/// Returns whether `servers` has every server that the map names.
 pub(super) fn are_all(map: &ClusterMap, servers: &[(Address, Description)]) -> bool {
     let is_there = |member: &Member| servers.iter().any(|(known, _)| *known == member.address);
     map.members().is_ok_and(|members| members.iter().all(is_there))

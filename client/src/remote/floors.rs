@@ -1,5 +1,5 @@
-//! The version of each partition that this client has seen: it reads none before it afterwards, and
-//! none that another commit made.
+//! Floors: for each partition, the latest version that this client has seen. It reads no earlier
+//! version afterwards, and none of another commit.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,11 +18,11 @@ use crate::route::PartSet;
 /// By partition: the highest version that was committed or seen, 0 for none.
 pub(super) struct Floors {
     parts: Vec<Floor>,
-    /// The server that each was learned from. Its lock is held to change a floor.
+    /// The server that reported each floor. A floor changes under this lock.
     sources: PerProcess<Mutex<BTreeMap<PartId, Address>>>,
 }
 
-/// A version that readers look at without a lock. The tag is 0 while the version changes.
+/// A version that is read without a lock. The tag is 0 while the version changes.
 #[derive(Default)]
 struct Floor {
     number: AtomicU32,
@@ -34,7 +34,7 @@ impl Floor {
         loop {
             let number = self.number.load(Ordering::Acquire);
             let tag = self.tag.load(Ordering::Acquire);
-            // Numbers ascend: an equal one was there in between.
+            // Numbers ascend: if the number is the same, the tag belongs to it.
             if self.number.load(Ordering::Acquire) == number {
                 return VersionTag { number, tag };
             }
@@ -55,16 +55,16 @@ impl Floors {
         Self { parts, sources: PerProcess::new() }
     }
 
-    /// Returns what a pull of these partitions asks for.
+    /// Returns the versions that a pull of these partitions asks for.
     pub(super) fn wanted(&self, parts: &PartSet) -> Versions {
         let of = |part: PartId| PartVersion { part: part.0, version: self.of(part) };
         Versions::reaching(parts.iter().map(of))
     }
 
-    /// Notes the versions that a server has sent with the rows of these partitions.
+    /// Raises the floors of these partitions to the versions that a server sent with their rows.
     ///
     /// # Errors
-    /// As [`Floors::raise`].
+    /// See [`Floors::raise`].
     pub(super) fn see(
         &self,
         parts: &PartSet,
@@ -74,10 +74,10 @@ impl Floors {
         parts.iter().try_for_each(|part| self.raise(part, versions.of(part.0), source))
     }
 
-    /// Notes that a server has a version of a partition.
+    /// Raises the floor of a partition to a version of the server `source`.
     ///
     /// # Errors
-    /// `OtherHistory` where the version is known by another commit.
+    /// `OtherHistory` if the floor has the same version by another commit.
     pub(super) fn raise(
         &self,
         part: PartId,
@@ -85,7 +85,7 @@ impl Floors {
         source: &Address,
     ) -> Result<(), ClientError> {
         let Some(floor) = self.parts.get(part.index()) else { return Ok(()) };
-        // A look first: it changes rarely, and all threads look at it.
+        // Checked without the lock first: floors change rarely, and all threads read them.
         let known = floor.get();
         if known == version || known.number > version.number {
             return Ok(());
@@ -98,7 +98,7 @@ impl Floors {
                 address: source.clone(),
                 other: other.unwrap_or_else(|| OTHER.to_owned()),
                 reason: format!(
-                    "partition {part} has version {version} at the one, and version {known} at the other"
+                    "partition {part}: version {version} at the first, {known} at the second"
                 ),
             });
         }
@@ -114,7 +114,7 @@ impl Floors {
         Ok(())
     }
 
-    /// Reads no version of any partition before this number from now on.
+    /// Raises the floor of every partition to this version number.
     pub(super) fn raise_all(&self, number: u32) {
         let mut sources = self.sources().lock().ignore_poison();
         for (part, floor) in (0..).map(PartId).zip(&self.parts) {
@@ -125,26 +125,26 @@ impl Floors {
         }
     }
 
-    /// Returns the version of a partition.
+    /// Returns the floor of a partition.
     pub(super) fn of(&self, part: PartId) -> VersionTag {
         self.parts.get(part.index()).map_or_else(VersionTag::default, Floor::get)
     }
 
-    /// Returns the server that the floor of a partition was learned from, for messages.
+    /// Returns the server that reported the floor of one of these partitions, for messages.
     pub(super) fn source_of(&self, parts: &PartSet) -> String {
         let sources = self.sources().lock().ignore_poison();
         let source = parts.iter().find_map(|part| sources.get(&part));
         source.map_or_else(|| OTHER.to_owned(), ToString::to_string)
     }
 
-    /// Returns the sources of this process: a forked child waits for no lock of its parent.
+    /// Returns the sources of this process: a forked child does not wait for a lock of its parent.
     fn sources(&self) -> &Mutex<BTreeMap<PartId, Address>> {
         self.sources.get_or(|_| Mutex::default())
     }
 }
 
-/// The side of a comparison that no server is known to have.
-const OTHER: &str = "the version that was asked for";
+/// Stands in a message for a floor that no server has reported.
+const OTHER: &str = "the requested version";
 
 #[cfg(test)]
 mod tests {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_of_a_partition_is_wanted_of_it_and_never_falls() {
+    fn the_floor_of_a_partition_is_requested_and_never_falls() {
         let (floors, source) = (Floors::new(3), "127.0.0.1:7".parse().unwrap());
         let all = || [0, 1, 2].map(|part| floors.of(PartId(part)));
         assert_eq!(floors.wanted(&parts(&[0, 2])), Versions::default());
@@ -177,7 +177,7 @@ mod tests {
         floors.raise(PartId(40), version(1, 1), &source).unwrap();
         floors.raise_all(7);
         assert_eq!(all(), [version(7, 0), version(7, 0), version(7, 70)]);
-        // The commit of a number is learned, and an unknown one takes nothing away.
+        // An unknown commit is replaced by a known one, and never the reverse.
         floors.raise(PartId(1), version(7, 71), &source).unwrap();
         floors.raise(PartId(1), version(7, 0), &source).unwrap();
         assert_eq!(floors.of(PartId(1)), version(7, 71));

@@ -1,18 +1,18 @@
-//! Whether a slow answer is worth a second request, and how many of these there may be.
+//! The budget of hedges: second requests for slow replies.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::health::Health;
 
-/// No answer is called slow before this: threads are woken as late as that.
+/// No reply counts as slow before this time: threads may be woken that late.
 const SLOW_MIN: Duration = Duration::from_millis(1);
-/// Second requests that may be saved up, for a moment when a server stalls.
+/// Most tokens in the bucket, for a moment when a server stalls.
 const SAVED_MAX: i64 = 10;
-/// Parts that a request is counted in.
+/// Units of one token.
 const UNIT: i64 = 1 << 20;
 
-/// A bucket of tokens: each pull request brings a share of one, and each second request takes one.
+/// A token bucket: each pull request earns a share of a token, and each hedge spends one.
 #[derive(Debug)]
 pub(crate) struct Hedges {
     share: i64,
@@ -20,27 +20,27 @@ pub(crate) struct Hedges {
 }
 
 impl Hedges {
-    /// Allows at most one second request in `1 / share` requests, but for the first few.
+    /// Allows at most `share` hedges per request, beyond the first few.
     pub(crate) fn new(share: f64) -> Self {
         let share = (share.clamp(0.0, 1.0) * UNIT as f64) as i64;
         let saved = if share > 0 { SAVED_MAX * UNIT } else { 0 };
         Self { share, saved: saved.into() }
     }
 
-    /// Earns a share of a hedge for a request that was sent.
+    /// Earns a share of a token for a request that was sent.
     pub(super) fn earn(&self) {
         let more = |saved: i64| Some((saved + self.share).min(SAVED_MAX * UNIT));
-        // It always has a next value.
+        // The update has a next value for every value.
         let _ = self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Takes the token for a second request, if there is one.
+    /// Spends the token of a hedge, if there is one.
     pub(super) fn spend(&self) -> bool {
         let less = |saved: i64| (saved >= UNIT).then_some(saved - UNIT);
         self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// Returns how long a server may be silent before a second is asked; `None` where none ever is.
+    /// Returns how long a server may be silent before a hedge is sent; `None` for never.
     pub(super) fn hedge_delay(&self, health: &Health) -> Option<Duration> {
         let slow = health.slow()?.max(SLOW_MIN);
         (self.share > 0).then_some(slow)

@@ -1,4 +1,4 @@
-//! Present holdings of the servers, asked again whenever something has changed.
+//! Refreshes of the view: servers are described again after the map or a server has changed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +16,18 @@ use super::retry::{RetryAction, RetryBudget};
 use crate::address::Address;
 use crate::error::ClientError;
 
-/// Longest wait for a server to describe itself where others may do.
+/// Longest wait for the description of one server of several.
 const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The servers that answer, and the error of one that does not.
+/// The servers that responded with their descriptions, and the error of one that did not.
 type LivingServers = (Vec<(Address, Description)>, Option<ClientError>);
 
 impl Client {
-    /// Returns the view of all servers that are named: one that was away when this client connected
-    /// may have the missing partition.
+    /// Returns the view of all named servers: one that was down when this client connected may hold
+    /// the missing partition.
     ///
     /// # Errors
-    /// One of them has not answered: those of a live map within the deadline, others within the
+    /// A server has not responded: one of a live map within the deadline, others within the
     /// attempts.
     pub(super) fn all_servers(
         &self,
@@ -49,7 +49,7 @@ impl Client {
         self.current_view(retry.deadline)
     }
 
-    /// Returns the error of a write that misses servers.
+    /// Returns the error of a write while some servers have not responded.
     fn unreachable(&self) -> ClientError {
         let (view, members) = (self.view(), self.map.members().unwrap_or_default());
         let absent = members.iter().map(|it| &it.address);
@@ -58,7 +58,7 @@ impl Client {
         ClientError::Unreachable { addresses: absent.join(", ") }
     }
 
-    /// Returns the view. All servers are asked again if the map has changed since they were last.
+    /// Returns the view, after a refresh of all servers if the map has changed since the last one.
     pub(super) fn current_view(&self, deadline: Instant) -> Result<Arc<ClusterView>, ClientError> {
         let (view, changes) = (self.view(), self.map.changes());
         if self.map_changes.swap(changes, Ordering::AcqRel) == changes {
@@ -67,11 +67,12 @@ impl Client {
         self.refresh(view, deadline)
     }
 
-    /// Returns the writers of all partitions, each once, and the view that they are of, as the map
-    /// names them now. Servers that are named one by one may have some of all partitions.
+    /// Returns the writers of all partitions, each once, and the view that they belong to. Live
+    /// maps and moving partitions are refreshed first. Servers that are named one by one may hold
+    /// only some of the partitions.
     ///
     /// # Errors
-    /// A partition has no writer within the deadline, or two.
+    /// A partition has no writer within the deadline, or has two.
     pub(super) fn writers(
         &self,
         deadline: Instant,
@@ -106,8 +107,8 @@ impl Client {
         }
     }
 
-    /// Returns the view that `plan` succeeds on, and its result. Where a partition has no server,
-    /// which is so for a moment while it moves, all servers are asked again.
+    /// Returns the view on which `plan` succeeds, and its result. If a partition has no server, as
+    /// for a moment during a move, all servers are asked again.
     pub(super) fn plan_on<T>(
         &self,
         mut view: Arc<ClusterView>,
@@ -122,8 +123,8 @@ impl Client {
         }
     }
 
-    /// Returns the view to continue with when `view` has no server for a partition, no writer of
-    /// it, or two; any other error comes back.
+    /// Returns the view to continue with after `view` had no server, no writer or two writers of a
+    /// partition. Returns any other error.
     fn after_gap(
         &self,
         view: Arc<ClusterView>,
@@ -136,14 +137,14 @@ impl Client {
             | ClientError::TwoWriters { part, .. } => part,
             error => return Err(error),
         };
-        // The writer may be one that has not answered yet.
+        // The writer may be a server that has not responded yet.
         let is_unwritten = matches!(error, ClientError::NoWriter { .. });
         if is_unwritten && !self.has_heard_all.load(Ordering::Acquire) {
             return self.all_servers(retry);
         }
         let (view, all_answered) = self.ask_all(view, retry.deadline)?;
-        // Answers of different moments may both say so of a partition that moves: a second round
-        // may not. Nothing else is waited for where a person must end it.
+        // While a partition moves, replies of different moments may both show a gap; a second round
+        // settles that. Otherwise only an operator can end the state, and nothing is waited for.
         let stays = !view.roams() && !self.map.is_live();
         let is_final = match view.writer_of(part) {
             Err(ClientError::TwoWriters { .. }) => true,
@@ -153,7 +154,7 @@ impl Client {
         if retry.confirm_missing(part, all_answered && is_final) {
             return Err(error);
         }
-        // A move may take long, and a server that comes back, or was away, too.
+        // A move may take long, and so may the restart of a server.
         let may_come =
             view.roams() || self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let action = if may_come { RetryAction::Later(Duration::ZERO) } else { RetryAction::Again };
@@ -164,8 +165,8 @@ impl Client {
         Err(error)
     }
 
-    /// Returns the descriptions of all servers that answer in time, and why the first that does not
-    /// is left out.
+    /// Returns the descriptions of all servers that respond in time, and the error of the first
+    /// that does not.
     pub(super) fn ask_living(&self, deadline: Instant) -> Result<LivingServers, ClientError> {
         let view = self.current_view(deadline)?;
         let members = self.map.members().unwrap_or_default();
@@ -181,7 +182,7 @@ impl Client {
                 Ok(found) if found.graph_tag() == view.graph => {
                     living.push((address.clone(), found));
                 }
-                // Another graph is there now: it has no partition of this one.
+                // The server serves another graph now, and no partition of this one.
                 Ok(_) => {}
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -189,7 +190,7 @@ impl Client {
         Ok((living, failure))
     }
 
-    /// Returns the view with all servers asked again, unless another thread has done that since
+    /// Returns the view after all servers were asked again, unless another thread has replaced
     /// `view`.
     pub(crate) fn refresh(
         &self,
@@ -199,7 +200,8 @@ impl Client {
         Ok(self.ask_all(view, deadline)?.0)
     }
 
-    /// Returns the same, and whether all servers that are known or named have answered just now.
+    /// Like [`Self::refresh`]; also returns whether all known and named servers have just
+    /// responded.
     fn ask_all(
         &self,
         view: Arc<ClusterView>,
@@ -212,7 +214,7 @@ impl Client {
         let members = self.map.members();
         let is_current = members.is_ok() && self.map.is_current();
         let members = members.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the servers known so far stay");
+            tracing::warn!(%error, "cannot read the map of servers, keeping the known servers");
             Vec::new()
         });
         let mut addresses: Vec<Address> = members.iter().map(|it| it.address.clone()).collect();
@@ -223,7 +225,7 @@ impl Client {
         let all_answered = all_answered && is_current;
         let Some(found) = found else { return Ok((view, all_answered)) };
         let mut current = self.view.write().ignore_poison();
-        // Who was faster has asked at the same time.
+        // Another thread may have refreshed the view meanwhile.
         if Arc::ptr_eq(&current, &view) {
             found.hear(&members);
             *current = found;

@@ -1,4 +1,4 @@
-//! Rows from servers.
+//! The client of a cluster of servers.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -55,27 +55,26 @@ pub use version::{CommitOutcome, CompactionRun};
 /// Settings of a [`Client`].
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Longest time for one pull, put or commit, retries included, and for connecting to all
-    /// servers.
+    /// Time limit of one pull, put or commit, retries included, and of connecting to all servers.
     pub deadline: Duration,
-    /// How often something is tried when a server fails. One that has no room, and one that refuses
-    /// connections since it starts again, is asked again until the deadline; with 1 attempt only the
-    /// one without room.
+    /// Attempts of an operation when a server fails. An overloaded server is retried until the
+    /// deadline, and so is a server that refuses connections, since it may be restarting; with 1
+    /// attempt, only the overloaded one.
     pub attempts: u32,
-    /// Credentials that are shown to servers over TCP, and required of them.
+    /// Credentials that the client presents to servers over TCP, and requires of them.
     pub security: Security,
-    /// How an etcd is reached that names the servers.
+    /// Access to an etcd that names the servers.
     pub etcd: EtcdAccess,
-    /// Take only rows of one version, whatever is put, committed and compacted later. Servers keep
-    /// it for 10 minutes after the last pull; one that has it no longer, never had it, or made it by
-    /// another commit, does not take over.
+    /// Pulls only rows of one version, regardless of later puts, commits and compactions. Servers
+    /// keep that version for 10 minutes after the last pull. A server that has dropped it, never
+    /// had it, or made it by another commit is not used.
     pub pin: Option<Pin>,
-    /// Take rows from memory that a server of this machine shares over its Unix socket, where it
-    /// has some. The same rows come by the socket else.
+    /// Reads rows from memory that a server on this machine shares over its Unix socket, if it
+    /// shares any. Otherwise the same rows arrive over the socket.
     pub shared_memory: bool,
-    /// Share of the pull requests that may be hedged, from 0 to 1. A hedge asks a second server
-    /// with the same rows, because the first is slower than 19 of 20 times. The first to answer is
-    /// awaited. Bulk is never asked for twice.
+    /// Largest share of pull requests that may be hedged, from 0 to 1. A hedge asks a second server
+    /// with the same rows if the first is slower than p95; first reply wins. Bulk pulls are never
+    /// hedged.
     pub hedged_share: f64,
 }
 
@@ -89,53 +88,54 @@ impl Default for ClientConfig {
     }
 }
 
-/// Rows of a graph from its servers: blocking, usable from any thread concurrently.
+/// Rows of a graph from its servers. Calls block, and any number of threads may call concurrently.
 ///
-/// Each pull goes straight to the shards that own its rows, one request per shard, all sent before
-/// the first answer is read. If several servers hold a partition, the one with the lowest expected
-/// latency is asked. Another is asked when it fails or exceeds its usual latency. A shard that
-/// refuses connections is tried again until the deadline, one that fails otherwise until the
-/// attempts or the deadline are used up. If its server was started again, it is tried where that
-/// listens now.
+/// Each pull goes directly to the shards that own its rows: one request per shard, all sent before
+/// the first reply is read. If several servers hold a partition, the client asks the one with the
+/// lowest expected latency. It asks another when that server fails or exceeds its usual latency. A
+/// shard that refuses connections is retried until the deadline; a shard that fails in another way,
+/// until the attempts or the deadline are used up. If its server restarted, the shard is retried
+/// where the server listens now.
 ///
-/// A forked child may use it, over connections of its own; requests that were in flight at the fork
-/// belong to the parent.
+/// A forked child may use the client, over its own connections; requests that were in flight at the
+/// fork belong to the parent.
 pub struct Client {
     config: ClientConfig,
     book: PartitionBook,
     tensors: Vec<TensorInfo>,
     graph: [u8; 16],
     n_edges: u64,
-    /// The only version whose rows will do.
+    /// Pinned version, or `None` for the latest.
     pinned: Option<Pinned>,
-    /// Where servers are found.
+    /// The map that names the servers.
     map: ClusterMap,
-    /// How often it had changed when all of them were asked last.
+    /// Changes of the map up to the last refresh of all servers.
     map_changes: AtomicU64,
-    /// Whether each server that the map names has answered once.
+    /// Whether every server that the map names has responded once.
     has_heard_all: AtomicBool,
-    /// Replaced when a server comes back with other shards or ports.
+    /// Replaced when the description of a server changes.
     view: CurrentView,
     hedges: Hedges,
-    /// Versions that this client has committed or seen: it reads none before them.
+    /// Versions that this client has committed or seen; it reads no earlier ones.
     floors: Floors,
-    /// Buckets of pulls that are not running.
+    /// Spare buckets for the next pulls.
     scratch: PerProcess<Mutex<Vec<Vec<Bucket>>>>,
-    /// Volatile tensors that were asked for.
+    /// Volatile tensors that this client has looked up.
     volatile: PerProcess<volatile::Known>,
 }
 
 impl Client {
-    /// Connects to every server and asks for its description. An address is `HOST:PORT`,
-    /// `unix:PATH`, or `map:FILE` for those that a file names, one on a line. With the feature
-    /// `etcd` it may be `etcd:HOST:PORT/PREFIX` for those that are registered there. A named server
-    /// that cannot be reached is skipped if others have every partition. It is looked for again
-    /// when one of them fails or rows are written. One answering server of a map is enough. The map
-    /// is read again when servers are lost or have changed.
+    /// Connects to every server and reads its description. An address is `HOST:PORT`, `unix:PATH`,
+    /// or `map:FILE` for a file with one address per line. With the feature `etcd` it may be
+    /// `etcd:HOST:PORT/PREFIX` for the servers registered there.
+    ///
+    /// A named server that cannot be reached is skipped if others hold every partition. The client
+    /// tries it again when another server fails or rows are written. Of a map, one responding
+    /// server is enough. The map is read again when servers are lost or change.
     ///
     /// # Errors
-    /// An address that cannot be read or, unless others do, reached; servers of different graphs; a
-    /// version to keep to that no server has of some partition.
+    /// An address is invalid, or unreachable while no other server holds its partitions; servers
+    /// serve different graphs; no server has the pinned version of some partition.
     pub fn connect<A: AsRef<str>>(
         addresses: &[A],
         config: ClientConfig,
@@ -149,7 +149,7 @@ impl Client {
             Some(pin) => Some(loop {
                 match pin::choose(&servers, pin, &config.security, deadline)? {
                     Some(pinned) => break pinned,
-                    // Others were committed and compacted since the servers were asked.
+                    // The version was compacted away since the servers were described.
                     None => servers = discovery::find(&map, &config, deadline)?,
                 }
             }),
@@ -184,7 +184,7 @@ impl Client {
         })
     }
 
-    /// Returns the identity of the graph (uuid).
+    /// Returns the identity (UUID) of the graph.
     #[must_use]
     pub fn graph(&self) -> [u8; 16] {
         self.graph
@@ -202,8 +202,8 @@ impl Client {
         &self.tensors
     }
 
-    /// Returns the roles of a server for its partitions, as it described them last: writer,
-    /// follower or reader, or several of these.
+    /// Returns the roles of a server for its partitions, from its latest description: writer,
+    /// follower or reader, separated by commas. Empty for an unknown address.
     #[must_use]
     pub fn role_of(&self, address: &Address) -> String {
         let view = self.view();
@@ -213,8 +213,8 @@ impl Client {
         roles.into_iter().collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns every address that pulls may connect to: the common one of each server, then those
-    /// of shards.
+    /// Returns every address that pulls may connect to: the common address of each server, then the
+    /// addresses of all shards.
     #[must_use]
     pub fn endpoints(&self) -> Vec<Address> {
         let view = self.view();
@@ -225,7 +225,7 @@ impl Client {
     /// Returns the counters of every server, in the order of connecting.
     ///
     /// # Errors
-    /// When a server cannot be reached within the deadline.
+    /// A server cannot be reached within the deadline.
     pub fn stats(&self) -> Result<Vec<(Address, ServerStats)>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         self.all_servers(&mut RetryBudget::new(&self.config, deadline))?
@@ -234,7 +234,7 @@ impl Client {
             .collect()
     }
 
-    /// Returns the rows for one batch, soon.
+    /// Pulls the rows of one batch into `out`, ahead of bulk pulls.
     ///
     /// # Errors
     /// See [`RowSource::pull`].
@@ -247,12 +247,12 @@ impl Client {
         self.pull(tensor, ids, out, PullKind::Sync)
     }
 
-    /// Reads no version of any partition before this one from now on.
+    /// Reads every partition at `version` or later from now on.
     pub fn read_from(&self, version: u32) {
         self.floors.raise_all(version);
     }
 
-    /// Returns the rows in bulk, behind everybody's batches.
+    /// Pulls rows in bulk into `out`, at low priority.
     ///
     /// # Errors
     /// See [`RowSource::pull`].
@@ -265,21 +265,20 @@ impl Client {
         self.pull(tensor, ids, out, PullKind::Vector)
     }
 
-    /// Puts rows in the place of others: row `i` of `rows` is that of `ids[i]`. Where an id comes
-    /// several times, its last row stays.
+    /// Replaces rows: row `i` of `rows` becomes the row of `ids[i]`. If an id occurs several times,
+    /// its last row wins.
     ///
-    /// When it returns the rows are durable at the writers of their partitions; readers see them
-    /// from [`Client::commit`] on.
+    /// When the call returns, the rows are durable at the writers of their partitions. Readers see
+    /// them from [`Client::commit`] on.
     ///
-    /// The rows of one partition are put all or not at all. After an error those of some partitions
-    /// may have been put: put the same rows again. Pieces without an acknowledgement are sent again
-    /// within the attempts and the deadline. Servers without room are asked again until the
-    /// deadline.
+    /// The rows of one partition are put all or none. After an error the rows of some partitions
+    /// may have been put: put the same rows again. Pieces without an acknowledgement are resent
+    /// within the attempts and the deadline; overloaded servers are retried until the deadline.
     ///
     /// # Errors
-    /// Fails before anything is sent for faults of the ids or the buffer,
+    /// Fails before anything is sent for invalid ids or a wrong buffer size, and with
     /// [`ClientError::NoWriter`], [`ClientError::TwoWriters`] and [`ClientError::PutTooLarge`].
-    /// Otherwise it fails with the reason why a server did not take them.
+    /// Otherwise fails with the reason why a server rejected the rows.
     pub fn put_rows(
         &self,
         tensor: &str,

@@ -1,13 +1,14 @@
-//! Requests to several servers concurrently, by as many threads as that may take.
+//! Requests to several servers concurrently.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, ScopedJoinHandle, scope};
 
-/// Threads that ask concurrently: each mostly waits.
+/// Threads that ask concurrently. Each mostly waits.
 const THREADS_MAX: usize = 32;
 
-/// Returns the results of `ask` for the items, in their order; panics if it does.
+/// Applies `ask` to the items concurrently; returns the results in the order of the items. Panics
+/// if `ask` does.
 pub(super) fn parallel_map<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if items.len() < 2 {
         return items.iter().map(ask).collect();
@@ -22,7 +23,7 @@ pub(super) fn parallel_map<T: Sync, R: Send>(items: &[T], ask: impl Fn(&T) -> R 
         }
     };
     let mut answers: Vec<(usize, R)> = scope(|scope| {
-        // This one asks too: without another thread it asks alone.
+        // This thread asks too, alone if no other can be started.
         let n_others = items.len().min(THREADS_MAX) - 1;
         let spawn = |_| Builder::new().name("lode-ask".to_owned()).spawn_scoped(scope, ask_some);
         let threads: Vec<_> = (0..n_others).map_while(|at| spawn(at).ok()).collect();
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_come_in_order_of_items_that_are_asked_together() {
+    fn results_keep_the_order_of_items_that_are_asked_concurrently() {
         let items: Vec<usize> = (0..1000).collect();
         assert_eq!(
             parallel_map(&items, |item| item * 2),

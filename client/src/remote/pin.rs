@@ -1,4 +1,5 @@
-//! The one version that a client keeps to: chosen, and kept by the servers, when it connects.
+//! The version that a client is pinned to. It is chosen at connect time, and servers keep it from
+//! then on.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,33 +18,33 @@ use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::security::Security;
 
-/// The version that a client keeps to.
+/// The version that a client is pinned to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin {
-    /// The newest of which every partition has a server.
+    /// The newest version that some server has of every partition.
     Newest,
-    /// This one; where its tag is 0, whatever commit made it.
+    /// This version; with tag 0, by any commit.
     At(VersionTag),
 }
 
-/// A version that every partition has at one of the servers that keep it.
+/// A version that servers keep, each partition on at least one.
 pub(super) struct Pinned {
     pub(super) number: u32,
-    /// The version with its commit, partition by partition.
+    /// The version of each partition, with its commit.
     pub(super) floors: Floors,
 }
 
 impl Pinned {
-    /// Returns the version, with its commit where all partitions have one in common.
+    /// Returns the version; its tag is 0 unless all partitions have the same commit.
     pub(super) fn version(&self, parts: impl Iterator<Item = PartId>) -> VersionTag {
-        // A client of some of the partitions knows nothing of the others.
+        // A client connected to some partitions only has no floors of the others.
         let known = parts.map(|part| self.floors.of(part)).filter(|it| it.number == self.number);
         VersionTag { number: self.number, ..common(known) }
     }
 }
 
-/// Returns the lowest of these versions, with its commit where all that have the number have one
-/// commit in common.
+/// Returns the lowest of these versions. Its tag is 0 unless all versions with that number have the
+/// same tag.
 pub(super) fn common(versions: impl Iterator<Item = VersionTag>) -> VersionTag {
     let mut lowest: Option<VersionTag> = None;
     for version in versions {
@@ -58,7 +59,7 @@ pub(super) fn common(versions: impl Iterator<Item = VersionTag>) -> VersionTag {
     lowest.unwrap_or_default()
 }
 
-/// Returns the newest version of which every partition that is held has a server here.
+/// Returns the newest version of which every held partition has a server here.
 pub(super) fn newest_common(servers: &[(Address, Description)]) -> u32 {
     let mut newest: BTreeMap<u16, u32> = BTreeMap::new();
     for (_, description) in servers {
@@ -70,11 +71,11 @@ pub(super) fn newest_common(servers: &[(Address, Description)]) -> u32 {
     newest.into_values().min().unwrap_or(0)
 }
 
-/// Chooses the version, and has servers keep it from before the first pull on. They keep it for each
-/// pull that names it, such as one of no rows.
+/// Chooses the version, and has servers keep it before the first pull. A pull that names the
+/// version keeps it longer, even a pull of no rows.
 ///
-/// Returns `None` where one was chosen that has been folded into later ones since the servers were
-/// described: they are to be asked again.
+/// Returns `None` if the newest version was chosen and has been compacted away since the servers
+/// were described: describe them again.
 ///
 /// # Errors
 /// No server has the version of a partition, or two writers made it by different commits.
@@ -88,8 +89,7 @@ pub(super) fn choose(
         Pin::Newest => VersionTag::any(newest_common(servers)),
         Pin::At(version) => version,
     };
-    // Those that are behind come to it, or are not asked. Writers first: they say which history it
-    // is.
+    // Servers that are behind are skipped. Writers come first: their commit decides the history.
     let has_it = |it: &Description| it.held().all(|(_, state)| state.version >= wanted.number);
     let replicas = servers.iter().filter(|(_, it)| !it.parts.is_empty() && !it.tensors.is_empty());
     let mut replicas: Vec<_> = replicas.filter(|(_, it)| has_it(it)).collect();
@@ -106,7 +106,7 @@ pub(super) fn choose(
                 refusal.get_or_insert(error);
                 continue;
             }
-            // One that has gone away meanwhile is left to the pulls.
+            // The retries of a pull handle a server that went down meanwhile.
             Err(ClientError::Connect { .. } | ClientError::Unavailable { .. }) => continue,
             Err(error) => return Err(error),
         };
@@ -114,7 +114,7 @@ pub(super) fn choose(
         for part in description.parts.iter().map(|&part| PartId(part)) {
             match floors.raise(part, version_of(&versions, part, wanted), address) {
                 Err(error) if is_writer(part.0) => return Err(error),
-                Err(error) => warn!(%error, "rows of partition {part} are not taken from there"),
+                Err(error) => warn!(%error, "not pulling partition {part} from this server"),
                 Ok(()) => has_part.iter_mut().skip(part.index()).take(1).for_each(|it| *it = true),
             }
         }
@@ -134,8 +134,8 @@ pub(super) fn choose(
     Err(refusal.unwrap_or(ClientError::NoVersion { part: PartId(part), version: wanted }))
 }
 
-/// Returns the version of a partition in the answer to a pull of `wanted`. A peer before version 6
-/// tells the versions that it has committed.
+/// Returns the version of a partition from the reply to a pull of `wanted`. A server before wire
+/// version 6 names its latest committed versions instead.
 fn version_of(versions: &Versions, part: PartId, wanted: VersionTag) -> VersionTag {
     let found = versions.of(part.0);
     if found.number == wanted.number { found } else { wanted }
@@ -145,7 +145,7 @@ fn is_folded(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::OtherVersion)
 }
 
-/// Has a server keep a version; returns the versions that its answer names.
+/// Has a server keep a version; returns the versions that its reply names.
 fn keep(
     (address, description): &(Address, Description),
     version: VersionTag,
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_that_every_partition_has_somewhere_is_chosen() {
+    fn the_newest_version_with_a_server_for_every_partition_is_chosen() {
         let server = |parts: &[u16], versions: &[u32]| {
             let state = |&version| PartState { version, ..PartState::default() };
             let states = versions.iter().map(state).collect();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_told_where_it_is_that_of_all() {
+    fn the_tag_is_0_unless_all_partitions_have_the_same_commit() {
         let version = |number, tag| VersionTag { number, tag };
         let of = |all: &[(u32, u64)]| common(all.iter().map(|&(number, tag)| version(number, tag)));
         assert_eq!(of(&[(3, 5), (3, 5)]), version(3, 5));

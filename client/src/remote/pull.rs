@@ -1,4 +1,4 @@
-//! One pull: split by shard, ask all, receive all, try again what failed.
+//! One pull: splits the ids by shard, asks all shards, receives their rows, and retries failures.
 
 use std::io;
 use std::sync::Arc;
@@ -24,26 +24,27 @@ use crate::error::ClientError;
 use crate::route::{Bucket, PartSet};
 use crate::source::VersionSpan;
 
-/// Pauses for which a server rests that lacks a version: others are asked before it, one after the
-/// other, with pauses that double.
+/// A server that lacks a version rests for this many pauses, and other servers are asked first.
+/// Pauses double.
 const BEHIND_PAUSES: u32 = 8;
 
-/// State that all requests of one pull share.
+/// State shared by all requests of one pull.
 pub(super) struct Pull<'a> {
     /// The nodes whose rows are pulled.
     pub(super) ids: &'a [NodeId],
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
     pub(super) kind: PullKind,
-    /// The only one that will do; 0 for the newest.
+    /// Pinned version, or 0 for the latest.
     pub(super) version: u32,
-    /// Where it is 0: what each partition must have reached; else that version with its commits.
+    /// Unpinned: the lowest version to accept of each partition. Pinned: that version, with the
+    /// commit of each partition.
     pub(super) floors: &'a Floors,
     pub(super) deadline: Instant,
 }
 
 impl Client {
-    /// Tries all buckets until none is left. Does `work` once the first requests are sent.
+    /// Pulls all buckets, with retries. Runs `work` once the first requests are sent.
     pub(super) fn pull_all(
         &self,
         pull: &Pull<'_>,
@@ -77,11 +78,11 @@ impl Client {
             view.warn_of_outage(&failures, retry.time_left());
             std::thread::sleep(pause.min(pull.deadline.saturating_duration_since(Instant::now())));
             view = self.after_failures(view, &failures, pull.deadline)?;
-            // A version that some rows are of is no longer there for the others.
+            // Rows were already read at a version that a server no longer has: pull all rows again.
             let begins_again =
                 pull.version == 0 && failures.iter().any(FailedRequest::lacks_version);
             answers.note(failures);
-            // Buckets keep the order of positions, which receiving relies on.
+            // `receive` relies on ascending positions in a bucket.
             left.clear();
             if begins_again {
                 call.clear();
@@ -96,14 +97,15 @@ impl Client {
         }
     }
 
-    /// Returns the view to try next: each failed server as it is now, and servers chosen again.
+    /// Returns the view for the next attempt: failed servers are described again, and the server of
+    /// each partition is chosen again.
     pub(super) fn after_failures(
         &self,
         mut view: Arc<ClusterView>,
         failures: &[FailedRequest],
         deadline: Instant,
     ) -> Result<Arc<ClusterView>, ClientError> {
-        // Failures name servers by their places.
+        // Failures name servers by their index in `view`.
         let current = self.view();
         if !current.addresses().eq(view.addresses()) {
             current.routes.choose(Instant::now());
@@ -115,21 +117,21 @@ impl Client {
         lost.dedup();
         for server in lost {
             view.forget(server);
-            // Another thread may have asked already.
+            // Another thread may have asked the server already.
             let current = self.view();
             if current.describes_otherwise(server, &view) {
                 view = current;
                 continue;
             }
             if let Some(found) = view.ask_again(server, deadline)? {
-                // What others have found meanwhile stays.
+                // Keeps what other threads have found about other servers.
                 let mut current = self.view.write().ignore_poison();
                 view = current.with(server, found)?;
                 *current = Arc::clone(&view);
             }
         }
-        // What one does not have any more another has, and one that is gone may be at another
-        // address, or one that was away when this client connected may be there by now.
+        // The partition may have moved to another server, a lost server may listen at another
+        // address, and a server that was down at connect time may be up by now.
         let looks_for_more = self.map.is_live() || !self.has_heard_all.load(Ordering::Acquire);
         let may_be_elsewhere =
             |failed: &FailedRequest| failed.is_elsewhere() || (looks_for_more && failed.is_loss());
@@ -142,17 +144,17 @@ impl Client {
 }
 
 impl ClusterView {
-    /// Notes that a server has failed, or has no room.
+    /// Records that a server failed or is overloaded.
     pub(super) fn note(&self, failed: &FailedRequest) {
         let (health, now) = (self.routes.health(failed.server), Instant::now());
         match failed.action {
             RetryAction::Later(time) => health.rest(time, now),
             _ => health.failed(now),
         }
-        debug!(address = %self.address(failed.server), error = %failed.error, "failed");
+        debug!(address = %self.address(failed.server), error = %failed.error, "request failed");
     }
 
-    /// Warns, once in an outage, of servers that are away and have rows that no other has.
+    /// Warns, once per outage, of unreachable servers that alone hold their rows.
     pub(super) fn warn_of_outage(&self, failures: &[FailedRequest], left: Duration) {
         let is_alone = |failed: &&FailedRequest| {
             failed.action == RetryAction::Away
@@ -168,14 +170,13 @@ impl ClusterView {
         }
     }
 
-    /// Returns whether the failure is a move. However long that takes, the partition has a server
-    /// then.
+    /// Returns whether the request failed because its partition is moving. However long the move
+    /// takes, the partition has a server at its end.
     pub(super) fn is_on_its_way(&self, failed: &FailedRequest) -> bool {
         failed.is_elsewhere() && self.roams()
     }
 
-    /// Notes the servers that have failed, and returns the pause before the next try; `None` when
-    /// there shall be none.
+    /// Records the failures, and returns the pause before the next attempt; `None` to give up.
     pub(super) fn plan_retry(
         &self,
         failures: &[FailedRequest],
@@ -189,7 +190,7 @@ impl ClusterView {
             {
                 RetryAction::None
             }
-            // Another has room, perhaps: no need to wait for long.
+            // Another server may have room, so the pause is short.
             RetryAction::Later(_)
                 if self.routes.are_well_elsewhere(&failed.parts, failed.server, now) =>
             {
@@ -206,11 +207,11 @@ impl ClusterView {
     }
 }
 
-/// The failure, and its server.
+/// A failed request, and the server that it was sent to.
 #[derive(Debug)]
 pub(super) struct FailedRequest {
     pub(super) server: usize,
-    /// The requested rows are of these.
+    /// Partitions of the requested rows.
     pub(super) parts: PartSet,
     pub(super) action: RetryAction,
     pub(super) error: ClientError,
@@ -221,26 +222,27 @@ impl FailedRequest {
         Self { server, parts, action: RetryAction::of(&error), error }
     }
 
-    /// Returns whether the server has answered that another has it.
+    /// Returns whether the server replied that the rows are elsewhere.
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Elsewhere)
     }
 
-    /// Returns whether the server has answered that it lacks the version that is wanted.
+    /// Returns whether the server replied that it is behind the wanted version.
     fn is_behind(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::Behind)
     }
 
-    /// Returns whether the server has answered that it cannot read the version that is wanted.
+    /// Returns whether the server replied that it cannot read the wanted version.
     fn lacks_version(&self) -> bool {
         matches!(&self.error, ClientError::Refused { failure, .. }
             if failure.code == FailureCode::OtherVersion)
     }
 
-    /// Returns whether the server may be gone or have moved. One that answers, or merely keeps
-    /// silent, has not.
+    /// Returns whether the server may be down or have moved. A server that replies has not, unless
+    /// it says that it is stopping or that the rows are elsewhere; nor has one that is merely
+    /// silent.
     fn is_loss(&self) -> bool {
         match &self.error {
             ClientError::Unavailable { source, .. } => source.kind() != io::ErrorKind::TimedOut,
@@ -253,12 +255,12 @@ impl FailedRequest {
     }
 }
 
-/// Answers of servers before a pull is given up.
+/// Refusals that a pull has received so far.
 #[derive(Default)]
 struct ServerAnswers {
-    /// Servers that lack the wanted version at present.
+    /// The latest reply of a server that is behind the wanted version.
     behind: Option<ClientError>,
-    /// That they cannot give the rows, however often they are asked.
+    /// The latest reply that no retry would change.
     refused: Option<ClientError>,
 }
 
@@ -273,8 +275,8 @@ impl ServerAnswers {
         }
     }
 
-    /// Returns the error to report: a server's own words say more than that another is away, or
-    /// that the time is up.
+    /// Returns the error to report: a refusal says more than an unreachable server or an expired
+    /// deadline.
     fn or(self, error: ClientError) -> ClientError {
         match error {
             ClientError::Connect { .. } | ClientError::Unavailable { .. } => {
@@ -286,36 +288,35 @@ impl ServerAnswers {
     }
 }
 
-/// Returns an error that no other try helps, if there is one; else the first.
+/// Returns the first error that no retry helps, or else the first error.
 pub(super) fn decisive_error(mut failures: Vec<FailedRequest>) -> ClientError {
     let at = failures.iter().position(|failed| failed.action.is_final()).unwrap_or(0);
     failures.swap_remove(at).error
 }
 
-/// One attempt at all buckets that are left.
+/// One attempt at all remaining buckets.
 struct Attempt<'a> {
     view: &'a ClusterView,
     pull: &'a Pull<'a>,
     hedges: &'a Hedges,
-    /// How many attempts came before it.
+    /// Failed attempts before this one.
     number: u32,
 }
 
-/// Results of the attempts.
+/// Counters of all attempts of a pull.
 #[derive(Default)]
 pub(super) struct AttemptStats {
-    /// Requests that were answered.
+    /// Replies received.
     pub(super) n_answers: u64,
-    /// Second servers that were asked for the same.
+    /// Hedges sent.
     pub(super) n_hedges: u64,
     /// Versions of the rows.
     pub(super) versions: VersionSpan,
 }
 
 impl Attempt<'_> {
-    /// Tries every bucket, in rounds of one request each, so that no shard waits
-    /// long for its answer to be taken. Empties buckets that succeed; returns the errors of the
-    /// others.
+    /// Sends every bucket in rounds of one request each, so that no shard waits long for the client
+    /// to read its reply. Clears the buckets that succeed; returns the errors of the others.
     fn try_all(
         &self,
         out: &mut [u8],
@@ -359,7 +360,8 @@ impl Attempt<'_> {
                 stats.n_answers += round.n_answers;
                 stats.n_hedges += round.n_hedges;
                 failures.append(&mut round.failures);
-                // A commit was between answers: those after it are asked for what the first is of.
+                // A commit may fall between two replies: the buckets after it are asked again for
+                // the version of the first reply.
                 left.clear();
                 for (piece, versions) in &round.answers {
                     if self.is_behind(piece, versions) {
@@ -384,18 +386,18 @@ impl Attempt<'_> {
         Ok(failures.into_iter().map(|(_, failed)| failed).collect())
     }
 
-    /// Returns the versions that a request for these partitions asks for; `None` where the wire has
-    /// no room for them.
+    /// Returns the versions that a request for these partitions asks for; `None` if they do not fit
+    /// into one request.
     fn wanted(&self, call: &CallVersions, parts: &PartSet) -> Option<Wanted> {
         if self.pull.version != 0 {
-            // All are of one version, and the floors have its commits.
+            // A pinned pull: the floors hold the pinned version, with its commits.
             return Some(Wanted { versions: self.pull.floors.wanted(parts), exactly: false });
         }
         call.wanted(parts, self.pull.floors)
     }
 
-    /// Returns whether an answer is of a lower version than was seen, of a partition of which the
-    /// request has named none.
+    /// Returns whether a reply has an earlier version than this client has seen, of a partition for
+    /// which the request named no version.
     fn is_behind(&self, piece: &SubRequest<'_>, versions: &Versions) -> bool {
         let (wanted, floors) = (&piece.wanted.versions, self.pull.floors);
         let is_lower = |part: PartId| {
@@ -405,7 +407,7 @@ impl Attempt<'_> {
     }
 
     fn behind(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
-        let message = "it has a lower version than was seen before".to_owned();
+        let message = "the server has an earlier version than this client has seen".to_owned();
         self.refused(endpoint, parts, FailureCode::Behind, message)
     }
 
@@ -422,14 +424,16 @@ impl Attempt<'_> {
         FailedRequest::new(endpoint.server, parts.clone(), error)
     }
 
-    /// Returns the failure of a request whose versions the wire has no room for: all begins again.
+    /// Returns the failure of a pull whose versions do not fit into one request; the pull starts
+    /// again.
     fn no_room(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
-        let message = "the rows before are of more versions than a request can name".to_owned();
+        let message =
+            "the rows pulled so far have more versions than one request can name".to_owned();
         let failed = self.refused(endpoint, parts, FailureCode::OtherVersion, message);
         FailedRequest { action: RetryAction::Again, ..failed }
     }
 
-    /// Returns the failure of a server that sent rows of other versions than it was asked for.
+    /// Returns the failure of a server that sent rows of other versions than requested.
     fn confused(&self, endpoint: usize, parts: &PartSet) -> FailedRequest {
         let endpoint = &self.view.routes.endpoints[endpoint];
         let error = ClientError::Confused { address: endpoint.address.clone() };
@@ -437,7 +441,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Returns the number of rows; positions of a batch travel as 32 bits.
+/// Returns the number of rows. Positions in a batch have 32 bits.
 fn row_count(ids: &[NodeId]) -> u32 {
     u32::try_from(ids.len()).expect("a batch has fewer rows than 2^32")
 }
@@ -461,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_answer_is_reported_rather_than_another_being_away_or_the_time_being_up() {
+    fn a_refusal_is_reported_before_an_unreachable_server_or_an_expired_deadline() {
         let late = || ClientError::Deadline { address: "127.0.0.1:10".parse().unwrap() };
         let told = |before: &[FailureCode], error: ClientError| {
             let mut answers = ServerAnswers::default();
@@ -476,7 +480,7 @@ mod tests {
             assert!(told(&[Behind, Damaged, Overloaded], error()).contains("Damaged"));
             assert_eq!(told(&[Overloaded], error()), error().to_string());
         }
-        // One that was behind and is away now may have caught up.
+        // A server that was behind and is unreachable now may have caught up.
         assert_eq!(told(&[Behind], away()), away().to_string());
         assert!(told(&[Behind], late()).contains("Behind"));
         assert!(told(&[OtherVersion], refused(Damaged)).contains("Damaged"));

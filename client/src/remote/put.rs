@@ -1,9 +1,9 @@
-//! One put: split by partition, sent piece by piece to the writer of each, tried again where it
-//! failed.
+//! One put: splits the rows by partition, sends them piece by piece to the writer of each
+//! partition, and retries failures.
 //!
-//! The rows of one partition are put by one write when their last piece has come. A piece may be
-//! sent again: the server knows the put by its number. Where pieces are lost, since the server was
-//! restarted or the partition has moved, all of them are sent again.
+//! A server puts all rows of a partition by one write, once it has the last piece. A piece may be
+//! resent: the server recognizes the put by its number. If pieces are lost because the server
+//! restarted or the partition moved, the client resends all of them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,23 +22,23 @@ use crate::connection::{Connection, time_left};
 use crate::error::ClientError;
 use crate::route::PartSet;
 
-/// Pieces that one put has in flight, each of another partition.
+/// Pieces that one put has in flight, each for another partition.
 const PIECES_AT_ONCE: usize = 8;
 
-/// Rows and bytes that a put moved.
+/// Counters of one put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutStats {
     /// Rows put.
     pub rows: u64,
     /// Bytes of these rows.
     pub bytes: u64,
-    /// Pieces that it took: one or more for each partition.
+    /// Pieces acknowledged: one or more for each partition.
     pub requests: u64,
-    /// The version to commit to have all rows in one; 0 where there were none.
+    /// The version to commit, so that one version has all rows; 0 if there were no rows.
     pub version: u32,
 }
 
-/// State that all pieces of one put share.
+/// State shared by all pieces of one put.
 pub(super) struct Put<'a> {
     pub(super) tensor: u16,
     pub(super) ids: &'a [NodeId],
@@ -47,19 +47,19 @@ pub(super) struct Put<'a> {
     pub(super) deadline: Instant,
 }
 
-/// The rows of one partition, and how many of them its writer has.
+/// The rows of one partition, and how many of them the writer has acknowledged.
 struct Share {
     part: PartId,
     writer: usize,
-    /// Places of all these rows, in the order of the put.
+    /// Indices of these rows in the put, ascending.
     positions: Vec<u32>,
     n_sent: usize,
     n_pieces: u32,
-    /// All are durable.
+    /// Whether all rows are durable.
     is_done: bool,
 }
 
-/// A piece that was sent and is not answered.
+/// A piece in flight.
 struct Sent {
     endpoint: usize,
     connection: Connection,
@@ -72,8 +72,8 @@ impl Put<'_> {
         fitting.clamp(1, ROWS_PER_PUSH_MAX)
     }
 
-    /// Splits the rows by partition, each in the order of the put: the last row of a node stays
-    /// last.
+    /// Splits the rows by partition. Each share keeps the order of the put, so that the last row of
+    /// a node stays last.
     fn by_part(&self, view: &ClusterView) -> Result<Vec<Share>, ClientError> {
         let book = &view.routes.book;
         let mut routed = Vec::with_capacity(self.ids.len());
@@ -97,12 +97,12 @@ impl Put<'_> {
 }
 
 impl Client {
-    /// Sends all rows to the writers of their partitions; the first error that no retry helps ends
-    /// it.
+    /// Sends all rows to the writers of their partitions. Fails with the first error that no retry
+    /// helps.
     pub(super) fn put_all(&self, put: &Put<'_>) -> Result<PutStats, ClientError> {
         let mut retry = RetryBudget::new(&self.config, put.deadline);
         let mut view = self.current_view(put.deadline)?;
-        // Drawn by the system: forked processes draw different ones.
+        // From the random source of the system: forked processes draw different ids.
         let (mut shares, id) = (put.by_part(&view)?, Uuid::new_v4().as_u128());
         view = self.find_writers(view, &mut shares, &mut retry)?;
         let mut stats = PutStats {
@@ -122,8 +122,8 @@ impl Client {
                 }
                 continue;
             }
-            // No other server helps. A writer that a live map names comes back, at this address or
-            // another: that is worth waiting for.
+            // No other server accepts these rows. The writer in a live map returns at this address
+            // or another, so the put waits for it.
             let is_live = self.map.is_live();
             let actions = failures.iter().map(|failed| match failed.action.without_others() {
                 RetryAction::Again if is_live || view.is_on_its_way(failed) => {
@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Finds the writer of each share that is not done, and returns the view of these writers.
+    /// Finds the writer of each unfinished share; returns the view that has these writers.
     fn find_writers(
         &self,
         view: Arc<ClusterView>,
@@ -160,7 +160,7 @@ impl Client {
     }
 }
 
-/// Has those shares begin again whose writer is another server by now, or has started since.
+/// Restarts each share whose writer is another server now, or has restarted.
 fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Share]) {
     for share in shares.iter_mut().filter(|share| !share.is_done) {
         let writer = now.describes(share.writer);
@@ -171,8 +171,7 @@ fn restart_elsewhere(before: &ClusterView, now: &ClusterView, shares: &mut [Shar
     }
 }
 
-/// Sends the next piece of some shares that are not done, then takes all answers. Returns the
-/// failures.
+/// Sends the next piece of some unfinished shares, then receives all replies. Returns the failures.
 fn try_round(
     view: &ClusterView,
     put: &Put<'_>,
@@ -195,7 +194,7 @@ fn try_round(
             Ok(Reply::Pushed { version }) => {
                 share.n_sent += n_rows;
                 share.n_pieces += 1;
-                // A version before the last piece: an earlier try had come to its end.
+                // A version before the last piece: an earlier attempt had put all rows.
                 share.is_done = version > 0;
                 stats.requests += 1;
                 stats.version = stats.version.max(version);
@@ -230,7 +229,7 @@ fn is_lost(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::PutLost)
 }
 
-/// Sends the next piece of a share to the shard that owns its first row; any would do.
+/// Sends the next piece of a share to the shard that owns its first row; any shard accepts it.
 fn send_piece(
     view: &ClusterView,
     put: &Put<'_>,
@@ -270,7 +269,7 @@ mod tests {
     use crate::security::Security;
 
     proptest! {
-        /// Sorts that are not stable are, for fewer than 21 rows.
+        /// An unstable sort keeps the order of fewer than 21 rows.
         #[test]
         fn rows_of_a_partition_stay_in_the_order_of_the_put(
             ids in prop::collection::vec(0u32..12, 0..400),

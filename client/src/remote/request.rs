@@ -15,43 +15,42 @@ use crate::connection::{Connection, Progress};
 use crate::error::ClientError;
 use crate::route::PartSet;
 
-/// Bound of a new connection to a server that has alternatives: this multiple of its usual answer,
-/// and at least this.
+/// Time limit of a new connection to a server with alternatives: this multiple of its usual
+/// latency, and at least [`CONNECT_MIN`].
 const CONNECT_FACTOR: u32 = 20;
 const CONNECT_MIN: Duration = Duration::from_millis(50);
-/// The multiple for a hedge: all others of the round wait meanwhile.
+/// The multiple for a hedge: all other requests of the round wait meanwhile.
 const CONNECT_FACTOR_HEDGE: u32 = 4;
 
-/// The ids of one bucket that one request can ask for.
+/// The ids of a bucket that fit into one request.
 #[derive(Clone, Copy)]
 pub(super) struct SubRequest<'a> {
-    /// The shard that owns them, as routed.
+    /// The shard that owns the rows, by the routes.
     pub(super) endpoint: usize,
     pub(super) ids: &'a [NodeId],
-    /// Where their rows go.
+    /// Positions of the rows in the output.
     pub(super) positions: &'a [u32],
     pub(super) parts: &'a PartSet,
     /// The versions that the request asks for.
     pub(super) wanted: &'a Wanted,
 }
 
-/// A request, and how far its answer has come.
+/// A request in flight, and the progress of its reply.
 pub(super) struct InFlightRequest {
     pub(super) endpoint: usize,
     pub(super) server: usize,
-    /// When all of it had been sent, from which its latency counts.
+    /// When all of the request had been sent; its latency counts from then.
     pub(super) sent: Instant,
-    /// When another server is asked instead, or else the deadline of the pull.
+    /// When to ask another server instead; without one, the deadline of the pull.
     pub(super) until: Instant,
-    /// How long it may be silent, where another server can be asked instead.
+    /// Longest silence before another server is asked; `None` without one.
     patience: Option<Duration>,
     pub(super) connection: Connection,
     pub(super) progress: Progress,
 }
 
 impl InFlightRequest {
-    /// Asks a shard, which is that of the piece or any of another server: those that it forwards to
-    /// are its own affair.
+    /// Sends a piece to its own shard, or to any shard of another server, which forwards it.
     pub(super) fn new(
         view: &ClusterView,
         pull: &Pull<'_>,
@@ -64,7 +63,7 @@ impl InFlightRequest {
         let health = view.routes.health(server);
         let mut patience = None;
         if view.routes.are_elsewhere(piece.parts, server) {
-            // Others that have just failed are no good choice either.
+            // Servers that have just failed are no better, so this one gets more time.
             let are_well = view.routes.are_well_elsewhere(piece.parts, server, begun);
             let more = if are_well { 1 } else { 4 };
             let answer_limit = health.answer_limit(piece.ids.len() * pull.row_bytes, attempt);
@@ -122,26 +121,26 @@ impl InFlightRequest {
         failed(self.server, piece.parts, pull, error)
     }
 
-    /// Notes that bytes of the answer came: only silence from now on makes it late.
+    /// Records that bytes have arrived: the time limit of the reply starts again.
     pub(super) fn has_come(&mut self, now: Instant, deadline: Instant) {
         if let Some(patience) = self.patience {
             self.until = self.until.max(now + patience).min(deadline);
         }
     }
 
-    /// Returns the error of an answer that has not come in time.
+    /// Returns the error of a late reply.
     pub(super) fn late(&self, view: &ClusterView) -> ClientError {
         let address = view.routes.endpoints[self.endpoint].address.clone();
         ClientError::Deadline { address }
     }
 }
 
-/// Treats silence as a failure like others while there is time to ask another server, and names the
-/// server whose history a refusal is about.
+/// Reports silence as a broken connection while there is time to ask another server. Names the
+/// server whose history a refusal contradicts.
 fn failed(server: usize, parts: &PartSet, pull: &Pull<'_>, error: ClientError) -> FailedRequest {
     let error = match error {
         ClientError::Deadline { address } if Instant::now() < pull.deadline => {
-            let source = io::Error::new(io::ErrorKind::TimedOut, "it keeps silent");
+            let source = io::Error::new(io::ErrorKind::TimedOut, "no reply in time");
             ClientError::Unavailable { address, source }
         }
         ClientError::Refused { address, failure } if failure.code == FailureCode::OtherHistory => {
@@ -153,15 +152,15 @@ fn failed(server: usize, parts: &PartSet, pull: &Pull<'_>, error: ClientError) -
     let lacks_version = matches!(&error, ClientError::Refused { failure, .. }
         if failure.code == FailureCode::OtherVersion);
     let failed = FailedRequest::new(server, parts.clone(), error);
-    // Unpinned, the newest will do: the call begins again.
+    // An unpinned pull starts again at the latest version.
     match lacks_version && pull.version == 0 {
         true => FailedRequest { action: RetryAction::Again, ..failed },
         false => failed,
     }
 }
 
-/// Returns whether a second server is asked for the rows of a pull of this kind. Bulk has time, and
-/// would double.
+/// Returns whether pulls of this kind may be hedged. Bulk pulls are not urgent, and a hedge would
+/// double their bytes.
 pub(super) fn may_be_hedged(kind: PullKind) -> bool {
     kind == PullKind::Sync
 }

@@ -1,4 +1,4 @@
-//! Whether something that failed is tried again, and after which pause.
+//! Whether a failed operation is retried, and after which pause.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -13,25 +13,25 @@ use super::ClientConfig;
 use super::cluster_view::ClusterView;
 use crate::error::ClientError;
 
-/// First pause before another try; it doubles.
+/// First pause before a retry. Pauses double.
 const BACKOFF: Duration = Duration::from_millis(10);
-/// Longest pause, unless the server asks for more.
+/// Longest pause, unless the server asks for a longer one.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// How an error is handled. Everything that is asked may be asked again: pulls change nothing, a
-/// push puts the same rows, and a commit names its version.
+/// How an error is handled. Every request may be repeated: a pull changes nothing, a push puts the
+/// same rows, and a commit names its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryAction {
-    /// Nothing.
+    /// Do not retry.
     None,
-    /// Another server that holds the same may do it; this one never will.
+    /// Ask another server that holds the same rows; this server would fail again.
     AnotherServer,
-    /// It is worth another try, there or elsewhere.
+    /// Retry, at this server or another.
     Again,
-    /// No server listens there: it may be about to start again. It is worth other tries for as long
-    /// as there is time.
+    /// No server listens at the address; it may be restarting. Retry until the deadline.
     Away,
-    /// Nothing was done for want of room; it is worth other tries for as long as there is time.
+    /// The server did nothing because it was overloaded or behind. Retry until the deadline, after
+    /// this pause at least.
     Later(Duration),
 }
 
@@ -53,7 +53,7 @@ impl RetryAction {
                 | FailureCode::Unauthenticated => Self::AnotherServer,
                 _ => Self::None,
             },
-            // It speaks otherwise than it should, or has another history: another may not.
+            // The server breaks the protocol or has another history; another server may not.
             ClientError::Handshake { .. }
             | ClientError::Wire { .. }
             | ClientError::OtherHistory { .. } => Self::AnotherServer,
@@ -61,8 +61,8 @@ impl RetryAction {
         }
     }
 
-    /// Returns the action that decides where several requests have failed. Permanent errors come
-    /// first, then failures, then the longest wait for room.
+    /// Returns the action for several failed requests. Permanent errors decide, then failures, then
+    /// the longest wait for an overloaded server.
     pub(super) fn deciding(all: impl Iterator<Item = Self>) -> Self {
         let rank = |action: &Self| match action {
             Self::Later(pause) => (0, *pause),
@@ -73,19 +73,19 @@ impl RetryAction {
         all.max_by_key(rank).unwrap_or(Self::None)
     }
 
-    /// Returns the action where no other server has what was asked for.
+    /// Returns the action if no other server has the rows.
     pub(super) fn without_others(self) -> Self {
         if self.is_final() { Self::None } else { self }
     }
 
-    /// Returns whether the server that failed will fail again.
+    /// Returns whether the same server would fail again.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::None | Self::AnotherServer)
     }
 }
 
-/// Returns whether an error of connecting says that no server listens: a restart ends it. Silence,
-/// missing permission and a lack of descriptors here are no such errors.
+/// Returns whether a connect error says that no server listens, which a restart ends. A timeout, a
+/// missing permission, or a lack of descriptors in this process does not say so.
 fn is_away(error: &io::Error) -> bool {
     let is_own = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     match error.kind() {
@@ -94,16 +94,17 @@ fn is_away(error: &io::Error) -> bool {
     }
 }
 
-/// How often one operation was held up, and until when it may be.
+/// Retries of one operation so far, and its deadline.
 pub(super) struct RetryBudget {
     attempts_max: u32,
     pub(super) deadline: Instant,
     attempts: u32,
     refusals: u32,
-    /// Tries since the last progress, and when they began.
+    /// Attempts since the last progress.
     tries: u32,
+    /// When these attempts began.
     since: Instant,
-    /// Partitions that no server had at the last request, while none was away.
+    /// Partitions that had no server in the last round, while every server responded.
     missing: BTreeSet<PartId>,
     words: RandomState,
 }
@@ -116,7 +117,7 @@ impl RetryBudget {
         Self { attempts_max, deadline, attempts: 0, refusals: 0, tries: 0, since, missing, words }
     }
 
-    /// Returns the number of failures so far that were not for want of room.
+    /// Returns the number of failures so far, apart from overload and refused connections.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts
     }
@@ -127,8 +128,8 @@ impl RetryBudget {
         self.since = Instant::now();
     }
 
-    /// Returns the error to report in the end. A server that is away is named as the caller named
-    /// it, with the time and the number of tries.
+    /// Returns the error to report. An unreachable server is named as the caller named it, with the
+    /// time and the number of attempts.
     pub(super) fn report(&self, error: ClientError, view: &ClusterView) -> ClientError {
         let ClientError::Connect { address, source } = error else { return error };
         let (server, shard) = view.name_of(&address).unwrap_or((address, None));
@@ -136,14 +137,13 @@ impl RetryBudget {
         ClientError::Away { server, shard, tries, waited, source }
     }
 
-    /// Returns the time that is left.
     pub(super) fn time_left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Notes whether a gap of a partition is one for which there is nothing to wait now. Returns
-    /// whether it was so the last time too. A partition that moves between two answers of one round
-    /// is found in the next.
+    /// Records whether a partition is missing with nothing left to wait for; returns whether it was
+    /// so in the last round too. A partition that moves between two replies of one round is found
+    /// in the next.
     pub(super) fn confirm_missing(&mut self, part: PartId, is_so: bool) -> bool {
         if !is_so {
             self.missing.remove(&part);
@@ -152,15 +152,15 @@ impl RetryBudget {
         !self.missing.insert(part)
     }
 
-    /// Returns how long to wait before the next try; `None` when there shall be none.
+    /// Returns the pause before the next attempt; `None` to give up.
     ///
-    /// Pauses double, and are random between half of that and all of it, so that many clients
-    /// refused together do not return together.
+    /// Pauses double. Each is random between half its length and all of it, so that many clients
+    /// that were refused together do not retry together.
     pub(super) fn pause(&mut self, action: RetryAction) -> Option<Duration> {
         self.tries += 1;
         let (hint, n_before) = match action {
             RetryAction::None => return None,
-            // Each operation is tried once.
+            // A single attempt is configured.
             RetryAction::Away if self.attempts_max <= 1 => return None,
             RetryAction::Away => {
                 self.refusals += 1;
@@ -184,7 +184,7 @@ impl RetryBudget {
         (pause < left).then_some(pause)
     }
 
-    /// Returns a number from 0 to 1, another one for each pause.
+    /// Returns a random number from 0 to 1, another one for each pause.
     fn fraction(&self) -> f64 {
         let mut hasher = self.words.build_hasher();
         hasher.write_u32(self.attempts);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mended_decides_then_failures_then_the_longest_wait() {
+    fn final_errors_decide_then_failures_then_the_longest_wait() {
         use RetryAction::{Again, AnotherServer, Away, Later, None};
         let decided = |all: &[RetryAction]| RetryAction::deciding(all.iter().copied());
         assert_eq!(decided(&[Later(HINT), Again, None]), None);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_connections_is_away_and_who_lacks_descriptors_is_not() {
+    fn a_refused_connection_means_away_and_a_lack_of_descriptors_does_not() {
         let of = |source: io::Error| {
             let address = "127.0.0.1:9".parse().unwrap();
             RetryAction::of(&ClientError::Connect { address, source })
@@ -269,7 +269,7 @@ mod tests {
         assert!(pauses(long).iter().all(|&pause| pause >= long));
     }
     #[test]
-    fn a_partition_has_no_server_where_that_was_so_twice_in_a_row_for_itself() {
+    fn a_partition_counts_as_missing_after_two_misses_in_a_row() {
         let mut one = retry(Duration::from_secs(1));
         let (a, b) = (PartId(1), PartId(2));
         assert!(!one.confirm_missing(a, true) && !one.confirm_missing(b, true));

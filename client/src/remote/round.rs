@@ -1,9 +1,9 @@
-//! One round of a pull. Every shard has at most one request, all are sent before the first answer
-//! is read, and answers are taken in any order.
+//! One round of a pull. Every shard has at most one request, all requests are sent before the first
+//! reply is read, and replies are received in any order.
 //!
-//! A server that exceeds 95 of 100 of its latencies gets a hedge, if one server has all rows and a
-//! token is left. The first to send a row is awaited. The other's connection is closed, which
-//! cancels its request (Dean and Barroso, The Tail at Scale, 2013).
+//! A request that exceeds the p95 latency of its server gets a hedge, if one other server has all
+//! its rows and a token is left. The first server to send a row wins. The connection of the loser
+//! is closed, which cancels its request (Dean and Barroso, The Tail at Scale, 2013).
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ use super::request::{InFlightRequest, SubRequest, may_be_hedged};
 use crate::connection::{Place, wait_for_any};
 use crate::error::ClientError;
 
-/// How long an answer may continue to come after its time: what is in the socket is taken.
+/// How long a reply may continue after its time limit: bytes that are in the socket are still read.
 const GRACE: Duration = Duration::from_millis(100);
-/// An answer that was there after an unobserved time longer than this has no known latency.
+/// If the client has not polled for longer than this, the latency of a reply is unknown.
 const UNSEEN_MAX: Duration = Duration::from_millis(1);
 
 /// A round, and its requests in flight.
@@ -31,16 +31,17 @@ pub(super) struct Round<'a> {
     hedges: &'a Hedges,
     pieces: Vec<SubRequest<'a>>,
     in_flight: Vec<InFlight>,
-    /// When the last request was sent, and when answers were looked for last.
+    /// When the last request was sent.
     asked: Instant,
+    /// When replies were polled last.
     looked: Option<Instant>,
-    /// Requests that were answered.
+    /// Replies received.
     pub(super) n_answers: u64,
-    /// Rivals that were asked.
+    /// Hedges sent.
     pub(super) n_hedges: u64,
-    /// Pieces that were answered, with the versions of their rows.
+    /// Completed pieces, with the versions of their rows.
     pub(super) answers: Vec<(SubRequest<'a>, Versions)>,
-    /// Endpoints whose pieces have failed, and why.
+    /// Endpoints whose pieces failed, and why.
     pub(super) failures: Vec<(usize, FailedRequest)>,
 }
 
@@ -48,15 +49,15 @@ pub(super) struct Round<'a> {
 struct InFlight {
     piece: usize,
     asked: InFlightRequest,
-    /// When a hedge is asked, if nothing has come and there is one.
+    /// When to send a hedge, unless a row arrives first.
     hedge_at: Option<Instant>,
     end: Option<End>,
 }
 
-/// The fate of the connection of a request that is over.
+/// What happens to the connection of a finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It serves the next pull.
+    /// It is kept for the next pull.
     Keep,
     /// It is closed.
     Close,
@@ -79,8 +80,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Sends the requests for all pieces. Connections that must be opened are opened together: none
-    /// waits until a server before it has said hello.
+    /// Sends the requests for all pieces. New connections are opened concurrently: none waits for
+    /// the hello of another server.
     pub(super) fn ask(&mut self, pieces: &[SubRequest<'a>], attempt: u32) {
         let ask = |&piece: &SubRequest<'a>| {
             InFlightRequest::new(self.view, self.pull, piece.endpoint, piece, attempt)
@@ -121,8 +122,9 @@ impl<'a> Round<'a> {
         Some(asked.sent + hedge_delay).filter(|&at| at < asked.until)
     }
 
-    /// Does something else while answers come. No server is late for the time that it took, and no
-    /// hedge is asked for that. Longer than [`UNSEEN_MAX`] it hides how long the answers took.
+    /// Runs `work` while replies arrive. The time that it takes counts against no server, and
+    /// triggers no hedge. If it takes longer than [`UNSEEN_MAX`], the latencies of the replies are
+    /// unknown.
     pub(super) fn wait_for(&mut self, work: &mut dyn FnMut()) {
         let start = Instant::now();
         work();
@@ -133,7 +135,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Takes all answers, to the rows of `out` where they belong.
+    /// Receives all replies, each row at its position in `out`.
     pub(super) fn receive(&mut self, out: &mut [u8]) -> Result<(), ClientError> {
         self.asked = Instant::now();
         while !self.in_flight.is_empty() {
@@ -141,7 +143,7 @@ impl<'a> Round<'a> {
             let now = Instant::now();
             for (at, is_ready) in ready.into_iter().enumerate() {
                 if self.in_flight[at].end.is_some() {
-                    // Its hedge has won just now.
+                    // Its hedge has just won.
                 } else if is_ready && now < self.late_from(at) {
                     self.take(at, out, now);
                 } else if now >= self.in_flight[at].asked.until {
@@ -161,19 +163,19 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Returns when an answer is late though some of it has come. Answers that arrived while others
-    /// were being asked are not late.
+    /// Returns when a reply is late even if parts of it have arrived. Replies that arrived while
+    /// other servers were being asked are not late.
     fn late_from(&self, at: usize) -> Instant {
         (self.asked.max(self.in_flight[at].asked.until) + GRACE).min(self.pull.deadline)
     }
 
-    /// Returns how long something may have lain there before it was looked for.
+    /// Returns the time since the last poll, up to the last request.
     fn unseen(&self, sent: Instant) -> Duration {
         self.asked.saturating_duration_since(self.looked.map_or(sent, |looked| looked.max(sent)))
     }
 
-    /// Waits until something has arrived, or it is time to act on what is missing; returns for each
-    /// request whether something has.
+    /// Waits until bytes arrive, or until a time limit or a hedge is due. Returns for each request
+    /// whether bytes have arrived.
     fn wait(&self) -> Result<Vec<bool>, ClientError> {
         let until =
             |one: &InFlight| one.hedge_at.map_or(one.asked.until, |at| at.min(one.asked.until));
@@ -184,7 +186,7 @@ impl<'a> Round<'a> {
         wait_for_any(connections, are_here, until)
     }
 
-    /// Takes the bytes that have arrived for a request.
+    /// Reads the bytes that have arrived for a request.
     fn take(&mut self, at: usize, out: &mut [u8], now: Instant) {
         let is_seen = self.unseen(self.in_flight[at].asked.sent) <= UNSEEN_MAX;
         let Self { view, pull, pieces, in_flight, .. } = self;
@@ -202,7 +204,8 @@ impl<'a> Round<'a> {
                 health.began(now.saturating_duration_since(sent));
             }
         }
-        // Before version 6 the answer to a pinned pull tells versions that it is not of.
+        // Before wire version 6, the reply to a pinned pull names versions that its rows are not
+        // of.
         let tells = pull.version == 0 || asked.connection.version() >= WIRE_VERSION_IDENTITY;
         let address = &view.routes.endpoints[asked.endpoint].address;
         let seen = match &taken {
@@ -234,7 +237,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Cancels the other requests for the piece of the one that has begun to answer.
+    /// Cancels the other requests for the piece of the winner, which has begun to reply.
     fn cancel_losers(&mut self, winner: usize, now: Instant) {
         let piece = self.in_flight[winner].piece;
         for (at, one) in self.in_flight.iter_mut().enumerate() {
@@ -246,27 +249,30 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Asks a second server for the piece of a request that is slow.
+    /// Asks a second server for the piece of a slow request.
     fn send_hedge(&mut self, at: usize) {
         let InFlight { piece, asked, hedge_at, .. } = &mut self.in_flight[at];
         *hedge_at = None;
         let (index, piece, tensor) = (*piece, self.pieces[*piece], self.pull.tensor.into());
         let hedge = self.view.routes.hedge(tensor, piece.ids, piece.parts, asked.server);
         let Some(endpoint) = hedge.filter(|_| self.hedges.spend()) else { return };
-        debug!(address = %self.view.address(asked.server), "slow; another server is asked too");
+        debug!(
+            address = %self.view.address(asked.server),
+            "server is slow, sending a hedge to another server"
+        );
         match InFlightRequest::new(self.view, self.pull, endpoint, piece, 0) {
             Ok(asked) => {
                 self.n_hedges += 1;
                 let hedge = InFlight { piece: index, asked, hedge_at: None, end: None };
                 self.in_flight.push(hedge);
             }
-            // The first is still in flight.
+            // The first request is still in flight.
             Err(failed) => self.view.note(&failed),
         }
         self.asked = Instant::now();
     }
 
-    /// Fails a request, and its piece, unless another server is asked for that.
+    /// Fails a request, and also its piece unless another request for it is in flight.
     fn fail(&mut self, at: usize, error: ClientError) {
         let (view, pull) = (self.view, self.pull);
         let one = &mut self.in_flight[at];

@@ -1,4 +1,4 @@
-//! A tensor of a client's servers, with rows of Rust's types.
+//! A tensor on servers, with rows of Rust's types.
 
 use std::time::Instant;
 
@@ -27,17 +27,17 @@ impl Client {
 }
 
 impl<'a> RemoteTensor<'a> {
-    /// Returns name, type and width.
+    /// Returns the name, the type and the width.
     #[must_use]
     pub fn info(&self) -> &'a TensorInfo {
         &self.client.tensors[self.position]
     }
 
-    /// Returns the rows of `ids`, in their order, one after the other: `ids.len() * width` elements.
-    /// It is a SyncPull.
+    /// Returns the rows of `ids` in their order: `ids.len() * width` elements. The pull is a
+    /// SyncPull.
     ///
     /// # Errors
-    /// The tensor's elements are of another type than `T`. Else see
+    /// The elements of the tensor have another type than `T`. Else see
     /// [`RowSource::pull`](crate::RowSource::pull).
     pub fn gather<T: Element>(&self, ids: &[NodeId]) -> Result<Vec<T>, ClientError> {
         let mut rows = vec![T::zeroed(); ids.len() * self.info().width as usize];
@@ -48,7 +48,7 @@ impl<'a> RemoteTensor<'a> {
     /// Like [`RemoteTensor::gather`], into memory of the caller.
     ///
     /// # Errors
-    /// Those of [`RemoteTensor::gather`]; `out` has another length.
+    /// See [`RemoteTensor::gather`]. Also fails if `out` has another length.
     pub fn gather_into<T: Element>(
         &self,
         ids: &[NodeId],

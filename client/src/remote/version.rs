@@ -1,4 +1,4 @@
-//! Commits and compactions: of whole servers, all of those that write.
+//! Commits and compactions, which run on every server that writes a partition.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use super::retry::{RetryAction, RetryBudget};
 use crate::address::Address;
 use crate::error::ClientError;
 
-/// How often a compaction is looked at.
+/// Pause between two polls of followers or of a compaction.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A compaction of one server that was asked for.
+/// A compaction that a server has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionRun {
     /// The server.
     pub address: Address,
-    /// Its number there, counted since the server started.
+    /// Number of the compaction on that server, counted since the server started.
     pub run: u64,
 }
 
@@ -36,13 +36,13 @@ pub struct CompactionRun {
 pub struct CommitOutcome {
     /// The lowest version of the partitions.
     pub version: u32,
-    /// Whether the commit has made it; `false` where nothing was pending.
+    /// Whether this call committed a version; `false` if no rows were pending.
     pub is_new: bool,
     /// Each partition with its version, ascending.
     pub parts: Vec<(PartId, u32)>,
 }
 
-/// A step of a commit, and the version that it is for.
+/// A step of a commit, and the version to commit.
 #[derive(Clone, Copy)]
 struct Step {
     step: CommitStep,
@@ -56,12 +56,15 @@ impl Step {
 }
 
 impl Client {
-    /// Returns the version that unpinned gathers read at least: the newest of which every partition
-    /// has a server that answers now, or what this client has committed or seen. For a pinned client
-    /// it is the version that it keeps to. Its tag is 0 where the partitions have no commit in common.
+    /// Returns the lowest version that an unpinned gather reads from now on.
+    ///
+    /// For each partition, that is the newest version of the servers that respond, or the version
+    /// that this client has committed or seen if that is later; the lowest of all partitions is
+    /// returned. A pinned client returns its pinned version. The tag is 0 if the partitions have no
+    /// commit in common.
     ///
     /// # Errors
-    /// No server that has some partition answers.
+    /// No server of some partition responds.
     pub fn version_id(&self) -> Result<VersionTag, ClientError> {
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.version(self.book.parts()));
@@ -75,7 +78,7 @@ impl Client {
             let newest = states.map(|it| it.version_tag()).max_by_key(|it| it.number);
             match newest {
                 Some(newest) => versions.push(newer(self.floors.of(part), newest)),
-                // A client of some of the partitions has no other.
+                // The client is connected to servers of some partitions only.
                 None if known.routes.servers_of(part).is_empty() => {}
                 None => return Err(failure.take().unwrap_or(ClientError::NoReplica { part })),
             }
@@ -83,16 +86,16 @@ impl Client {
         Ok(common(versions.into_iter()))
     }
 
-    /// Makes everything that was put on the servers before this call a version, the same number on
-    /// all writers; returns it.
+    /// Commits the pending rows of all writers as one version; returns its number.
     ///
-    /// First all writers prepare it, then all publish it. After an error some may have published;
-    /// this client reads nothing before the versions that it has answers of. Commit again, or
-    /// [`Client::commit_as`] with the same number, which ends the same.
+    /// All writers prepare the version before the first one publishes it. After an error some
+    /// writers may have published: from then on this client reads no version before those that the
+    /// writers have reported. Commit again, or call [`Client::commit_as`] with the same number to
+    /// finish the same commit.
     ///
     /// # Errors
-    /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before anything is prepared, or
-    /// what kept a server from committing.
+    /// [`ClientError::NoWriter`] and [`ClientError::TwoWriters`] before any writer prepares, or the
+    /// error of the server that failed to commit.
     pub fn commit(&self) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;
@@ -101,12 +104,12 @@ impl Client {
         self.commit_after(&view, &writers, newest, deadline)
     }
 
-    /// Commits as [`Client::commit`] does, unless nothing is pending on any writer; finishes a
-    /// commit that was cut off. Where writers have made their version by different commits, it makes
-    /// one that all of them have by one commit.
+    /// Like [`Client::commit`], but commits nothing if no writer has pending rows. Finishes an
+    /// interrupted commit. If writers made their current version by different commits, commits
+    /// another version on all of them.
     ///
     /// # Errors
-    /// As those of [`Client::commit`].
+    /// See [`Client::commit`].
     pub fn commit_pending(&self) -> Result<CommitOutcome, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;
@@ -115,16 +118,16 @@ impl Client {
         let (lowest, newest) = (numbers().min().unwrap_or(0), numbers().max().unwrap_or(0));
         let was_cut_off = lowest < newest;
         if was_cut_off {
-            // Each by the commit that it has prepared, or by one of its own: a writer that was
-            // restored from a copy lacks rows of the commit that the others have made.
+            // Each writer publishes the commit that it has prepared, or a new one: a writer that
+            // was restored from a copy lacks rows of the commit that the others have published.
             for writer in &writers {
                 self.commit_to(&view, std::slice::from_ref(writer), newest, deadline)?;
             }
             parts = self.written_versions(&view, &writers, deadline)?;
         }
         let is_apart = parts.windows(2).any(|pair| pair[0].1.is_other_history(pair[1].1));
-        // Where all have this version the step changes nothing, and its answer is what puts are
-        // for.
+        // Every writer has published this version, so the step changes nothing; the reply names the
+        // version that pending rows are for.
         let step = Step::prepare(newest, CommitId::UNKNOWN);
         let put_for = self.commit_step(&view, &writers, step, deadline)?.number;
         let is_pending = put_for > newest;
@@ -141,7 +144,7 @@ impl Client {
         Ok(CommitOutcome { version, is_new, parts })
     }
 
-    /// Returns the partitions of writers with their committed versions, ascending.
+    /// Returns the partitions of these writers with their committed versions, ascending.
     fn written_versions(
         &self,
         view: &ClusterView,
@@ -169,7 +172,7 @@ impl Client {
         deadline: Instant,
     ) -> Result<u32, ClientError> {
         let version = newest.saturating_add(1);
-        // After a commit that was cut off rows may have been put for the version after it.
+        // After an interrupted commit, rows may be pending for a later version.
         let step = Step::prepare(version, CommitId::draw());
         let put_for = self.commit_step(view, writers, step, deadline)?;
         if put_for.number <= version {
@@ -178,11 +181,11 @@ impl Client {
         self.commit_to(view, writers, put_for.number, deadline)
     }
 
-    /// Commits as [`Client::commit`] does, by a number that a commit had that was cut off, or that
-    /// a put has returned.
+    /// Like [`Client::commit`], with the version number of an interrupted commit, or one that a put
+    /// has returned.
     ///
     /// # Errors
-    /// As those of [`Client::commit`].
+    /// See [`Client::commit`].
     pub fn commit_as(&self, version: u32) -> Result<u32, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let (view, writers) = self.writers(deadline)?;
@@ -203,8 +206,8 @@ impl Client {
         self.publish(view, writers, prepared, deadline)
     }
 
-    /// Publishes a version that all writers have prepared. Its commit is the smallest that one of
-    /// them has fixed: two clients that commit at once choose the same.
+    /// Publishes a version that all writers have prepared. Its commit is the smallest that a writer
+    /// has fixed: two clients that commit concurrently choose the same one.
     fn publish(
         &self,
         view: &Arc<ClusterView>,
@@ -216,15 +219,15 @@ impl Client {
         for writer in writers.iter().map(std::slice::from_ref) {
             let step = Step { step: CommitStep::Publish, version };
             committed = committed.max(self.commit_step(view, writer, step, deadline)?.number);
-            // Immediately: the next may fail, and this one has published all the same.
+            // Before the next writer, which may fail: this one has published.
             let described = self.describe_again(view, writer[0], deadline);
             seen = seen.and(described.map(drop));
         }
         seen.map(|()| committed)
     }
 
-    /// Takes a step of a commit on all writers; returns the highest number of their answers, and the
-    /// commit that all of them are to publish.
+    /// Runs a step of a commit on all writers. Returns the highest version of their replies, and
+    /// the commit that all of them must publish.
     fn commit_step(
         &self,
         view: &ClusterView,
@@ -246,7 +249,7 @@ impl Client {
             let (number, label) = self.patiently(deadline, commit)?;
             highest = highest.max(number);
             let found = CommitId::from_bytes(label.to_be_bytes());
-            // A server before wire version 6 tells none.
+            // Servers before wire version 6 send no commit.
             if found.is_known() && fixed.is_none_or(|fixed| self.is_before(version, found, fixed)) {
                 fixed = Some(found);
             }
@@ -254,8 +257,8 @@ impl Client {
         Ok(VersionId::new(highest, fixed.unwrap_or(version.commit)))
     }
 
-    /// Returns whether one commit takes the place of another as that of a version: it has committed
-    /// the version on some partition already, or none has and it is the smaller one.
+    /// Returns whether `one` takes precedence over `other` as the commit of a version. A commit
+    /// that some partition has published comes first, then the smaller one.
     fn is_before(&self, version: VersionId, one: CommitId, other: CommitId) -> bool {
         let made = |commit: CommitId| {
             let made = VersionTag { number: version.number, tag: commit.tag() };
@@ -268,7 +271,7 @@ impl Client {
         }
     }
 
-    /// Asks a writer what it holds, and notes its versions: this client reads none before them.
+    /// Asks a writer for its description, and raises the floors to its versions.
     fn describe_again(
         &self,
         view: &ClusterView,
@@ -287,10 +290,11 @@ impl Client {
         Ok(found)
     }
 
-    /// Waits until `wanted` followers of each partition have `version`, within the deadline.
+    /// Waits until `wanted` followers of each partition serve `version`, until the deadline at
+    /// most.
     ///
     /// # Errors
-    /// [`ClientError::FollowersBehind`] names those that lack it.
+    /// [`ClientError::FollowersBehind`] names the followers that lack the version.
     pub fn wait_for_followers(&self, version: u32, wanted: usize) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         loop {
@@ -304,11 +308,11 @@ impl Client {
         }
     }
 
-    /// Has every writer fold what is committed into its segments; returns as soon as all have
-    /// started to, or wait to.
+    /// Starts a compaction on every writer, which folds committed rows into its segments. Returns
+    /// once every compaction has started or is queued.
     ///
     /// # Errors
-    /// [`ClientError::NoWriter`], or what kept a server from starting.
+    /// [`ClientError::NoWriter`], or the error of the server that failed to start.
     pub fn compact(&self) -> Result<Vec<CompactionRun>, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let ((view, writers), security) = (self.writers(deadline)?, &self.config.security);
@@ -327,12 +331,12 @@ impl Client {
         writers.iter().map(compact).collect()
     }
 
-    /// Waits until these compactions are over, however long they take; `progress` receives the
-    /// bytes that the running one has written and will write.
+    /// Waits until these compactions end, however long they take. `progress` receives the bytes
+    /// that the running compaction has written, and the bytes that it will have written at its end.
     ///
     /// # Errors
-    /// [`ClientError::Compaction`] when one has failed or its server was started again, and what
-    /// kept a server from answering within the deadline.
+    /// [`ClientError::Compaction`] if a compaction failed or its server restarted, or the error of
+    /// a server that did not respond within the deadline.
     pub fn wait_for_compactions(
         &self,
         runs: &[CompactionRun],
@@ -353,8 +357,8 @@ impl Client {
         Ok(())
     }
 
-    /// Asks again what may be asked again, within the attempts and the deadline. A server that is
-    /// away is waited for until the deadline.
+    /// Retries `ask` after errors that may pass, within the attempts and the deadline. A server
+    /// that refuses connections is retried until the deadline.
     pub(super) fn patiently<T>(
         &self,
         deadline: Instant,
@@ -375,20 +379,19 @@ impl Client {
     }
 }
 
-/// Returns the later of a floor and a version that is served.
 fn newer(floor: VersionTag, served: VersionTag) -> VersionTag {
     if floor.number > served.number { floor } else { served }
 }
 
-/// A follower of a partition that is connected, or that a writer knows.
+/// A follower of a partition: a server that responds to this client, or one that the writer knows.
 struct CountedFollower {
     name: String,
     instance: u64,
     version: u32,
 }
 
-/// Returns an error where fewer followers than wanted have a version of a partition that has a
-/// writer. Those that are connected are counted, and those that the writer knows, each once.
+/// Returns an error if fewer than `wanted` followers of a written partition have the version.
+/// Followers that respond to this client and those that the writer knows count once each.
 fn behind(
     servers: &[(Address, Description)],
     part: PartId,
@@ -414,7 +417,7 @@ fn behind(
         let is_counted =
             |it: &CountedFollower| it.instance != 0 && it.instance == follower.instance;
         match followers.iter_mut().find(|it| is_counted(it)) {
-            // The one of the two reports that is later.
+            // The later of the two reports counts.
             Some(counted) => counted.version = counted.version.max(follower.version),
             None => followers.push(follower),
         }
@@ -434,14 +437,14 @@ fn behind(
     Some(ClientError::FollowersBehind { part, version, wanted, found, lacking })
 }
 
-/// Returns whether compaction `run` is over.
+/// Returns whether compaction `run` has ended; fails if it failed or the server restarted.
 fn is_over(address: &Address, run: u64, stats: &UpdateStats) -> Result<bool, ClientError> {
     let failed = |reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
         Err(ClientError::Compaction { address, reason })
     };
     if stats.runs_asked < run {
-        return failed("the server was restarted meanwhile; compact again");
+        return failed("the server restarted before the compaction ended; compact again");
     }
     if stats.runs_ended >= run && !stats.run_failure.is_empty() {
         return failed(&stats.run_failure);
@@ -476,8 +479,9 @@ mod tests {
         assert!(lacks(&twice, 2).unwrap().contains("1 are known"));
         let only = [writer.clone()];
         assert!(lacks(&only, 1).unwrap().contains("0 are known"));
-        assert_eq!(lacks(&[far], 1), None, "nothing is written there");
-        // A client that is connected to the writer alone counts those that the writer knows.
+        assert_eq!(lacks(&[far], 1), None, "the partition has no writer");
+        // A client that is connected to the writer alone counts the followers that the writer
+        // knows.
         let (address, mut description) = writer;
         let known = |part, number, instance| FollowerState {
             part,
@@ -495,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_over_when_it_has_ended_and_never_on_a_server_that_does_not_know_it() {
+    fn a_compaction_is_over_once_it_has_ended_and_fails_if_its_server_does_not_know_it() {
         let address: Address = "127.0.0.1:1".parse().unwrap();
         let stats = |runs_asked, runs_ended, failure: &str| UpdateStats {
             runs_asked,

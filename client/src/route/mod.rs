@@ -1,4 +1,4 @@
-//! Routing: which shard of which server answers for each id. Pure, batch-wise.
+//! Routing: the shard of the server to ask for each id. Pure, for whole batches.
 
 mod replicas;
 mod tensors;
@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
     pub(crate) server: usize,
 }
 
-/// Where the shards of one server start among the endpoints, and how rows fall to them.
+/// The first endpoint of a server, and the distribution of rows over its shards.
 struct ServerRoutes {
     first_endpoint: usize,
     /// By tensor, in the client's order.
@@ -41,17 +41,16 @@ struct ServerRoutes {
     health: Health,
 }
 
-/// The request to one endpoint: ids, and the destination of their rows.
+/// The request to one endpoint: ids, and the positions of their rows.
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) ids: Vec<NodeId>,
     pub(crate) positions: Vec<u32>,
-    /// Where the ids are.
+    /// Partitions of the ids.
     pub(crate) parts: PartSet,
 }
 
 impl Bucket {
-    /// Removes all ids.
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
@@ -59,7 +58,7 @@ impl Bucket {
     }
 }
 
-/// A set of partitions, by bit.
+/// A set of partitions, one bit each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartSet(Vec<u64>);
 
@@ -72,7 +71,6 @@ impl PartSet {
         self.0[word] |= 1 << (part.index() % 64);
     }
 
-    /// Inserts all partitions of another set.
     pub(crate) fn insert_all(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -82,17 +80,16 @@ impl PartSet {
         }
     }
 
-    /// Returns whether a partition is in it.
     pub(crate) fn contains(&self, part: PartId) -> bool {
         self.0.get(part.index() / 64).is_some_and(|word| word >> (part.index() % 64) & 1 == 1)
     }
 
-    /// Returns its partitions, ascending.
+    /// Returns the partitions, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = PartId> + Clone {
         self.indexes().filter_map(|at| u16::try_from(at).ok().map(PartId))
     }
 
-    /// Returns the places of its partitions, ascending.
+    /// Returns the indices of the partitions, ascending.
     fn indexes(&self) -> impl Iterator<Item = usize> + Clone {
         let words = self.0.iter().enumerate();
         words.flat_map(|(at, word)| {
@@ -102,8 +99,8 @@ impl PartSet {
 }
 
 impl Routes {
-    /// Joins the descriptions of several servers, which must be of one graph. `tensors` are those
-    /// that the client knows, in its order.
+    /// Builds the routes from the descriptions of servers, which must serve one graph. `tensors`
+    /// are those that the client knows, in its order.
     pub(crate) fn new(
         servers: &[(Address, Description)],
         tensors: &[TensorDescription],
@@ -112,7 +109,7 @@ impl Routes {
             return Err(ClientError::NoServers);
         };
         let book = PartitionBook::new(first.bounds.clone()).map_err(|error| {
-            let reason = format!("an impossible partition book: {error}");
+            let reason = format!("an invalid partition book: {error}");
             ClientError::BadDescription { address: first_address.clone(), reason }
         })?;
         let mut routes = Self {
@@ -157,7 +154,7 @@ impl Routes {
         }
     }
 
-    /// Sorts the ids at `positions` into one bucket per endpoint, keeping their order.
+    /// Sorts the ids at `positions` into one bucket per endpoint. Each bucket keeps their order.
     pub(crate) fn split(
         &self,
         tensor: usize,
@@ -188,7 +185,7 @@ impl Routes {
         let replicas = &self.replicas[part.index()];
         let &server = replicas.servers.get(replicas.asked.load(Ordering::Relaxed))?;
         let endpoint = self.endpoint_at(server, tensor, part, row);
-        // Another may have a tensor that this one lacks.
+        // Another server may have a tensor that this one lacks.
         let other = || {
             let mut others = replicas.servers.iter();
             others.find_map(|&other| self.endpoint_at(other, tensor, part, row))
@@ -207,12 +204,12 @@ impl Routes {
         }
     }
 
-    /// Returns the servers that have a partition.
+    /// Returns the servers that hold a partition.
     pub(crate) fn servers_of(&self, part: PartId) -> &[usize] {
         &self.replicas[part.index()].servers
     }
 
-    /// Fails for a partition that no server has.
+    /// Fails if no server holds a partition.
     pub(crate) fn check_held(&self, part: PartId) -> Result<(), ClientError> {
         if self.servers_of(part).is_empty() {
             return Err(ClientError::NoReplica { part });
@@ -220,7 +217,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns the one server that takes puts of a partition; `addresses` has those of all servers.
+    /// Returns the only server that accepts puts for a partition. `addresses` has those of all
+    /// servers.
     pub(crate) fn writer_of(
         &self,
         part: PartId,
@@ -242,7 +240,7 @@ impl Routes {
         }
     }
 
-    /// Returns the shard of `server` that owns a row; `None` where it does not have the tensor.
+    /// Returns the shard of `server` that owns a row; `None` if the server lacks the tensor.
     pub(crate) fn endpoint_at(
         &self,
         server: usize,
@@ -255,17 +253,17 @@ impl Routes {
         Some(server.first_endpoint + usize::from(stripes.shard_of(part.0, row)))
     }
 
-    /// Returns the position of a tensor at the server of an endpoint that was routed for it.
+    /// Returns the position of a tensor on the server of an endpoint that was routed for it.
     pub(crate) fn position_at(&self, endpoint: usize, tensor: usize) -> u16 {
         let server = &self.servers[self.endpoints[endpoint].server];
         match server.tensors.get(tensor) {
             Some(TensorPlace::At { position, .. }) => *position,
-            // The server refuses it: no other tensor's rows come.
+            // The server rejects this position, so no rows of another tensor arrive.
             _ => u16::MAX,
         }
     }
 
-    /// Returns the reason why a server cannot be asked for a tensor.
+    /// Returns the reason why a server has no tensor to ask for.
     pub(crate) fn why_no_tensor(&self, server: usize, tensor: usize) -> ClientError {
         let known = self.names.get(tensor).cloned().unwrap_or_default();
         let is_replaced =
@@ -273,24 +271,24 @@ impl Routes {
         ClientError::TensorGone { tensor: known, is_replaced }
     }
 
-    /// Returns a shard of a server.
+    /// Returns the endpoint of a shard of a server.
     pub(crate) fn shard_endpoint(&self, server: usize, shard: u16) -> usize {
         self.servers[server].first_endpoint + usize::from(shard)
     }
 
-    /// Returns the server of an endpoint, and the number of its shard there.
+    /// Returns the server and the shard of an endpoint.
     pub(crate) fn shard_of(&self, endpoint: usize) -> (usize, usize) {
         let server = self.endpoints[endpoint].server;
         (server, endpoint - self.servers[server].first_endpoint)
     }
 
-    /// Returns the health of a server.
     pub(crate) fn health(&self, server: usize) -> &Health {
         &self.servers[server].health
     }
 }
 
-/// Returns whether two servers describe one graph. Tensors come and go in it, each known by its uuid.
+/// Returns whether two servers describe one graph. Tensors may be added and dropped, and have uuids
+/// of their own.
 pub(crate) fn same_graph(a: &Description, b: &Description) -> bool {
     a.graph == b.graph && a.bounds == b.bounds
 }

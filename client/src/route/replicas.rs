@@ -7,21 +7,21 @@ use lodestore_graph::NodeId;
 
 use super::{PartSet, Routes};
 
-/// Part of what asking one replica costs that asking another must not reach to be chosen instead.
+/// Another replica is chosen only if its cost is below this share of the cost of the current one.
 const CLEARLY_BETTER: f64 = 0.7;
 
-/// The servers that have a partition.
+/// The servers that hold a partition.
 #[derive(Default)]
 pub(super) struct ReplicaSet {
     pub(super) servers: Vec<usize>,
-    /// Those that take its puts, each server once, however many addresses it has.
+    /// Servers that accept puts for it, each once, however many addresses it has.
     pub(super) writers: Vec<usize>,
     pub(super) asked: AtomicUsize,
 }
 
 impl Routes {
-    /// Chooses a server for each partition that several hold: the one with the lowest expected
-    /// latency, and another only if that is clearly better.
+    /// Chooses a server for each partition that several servers hold: the one with the lowest
+    /// expected latency. A clearly better one is needed to change the choice.
     pub(crate) fn choose(&self, now: Instant) {
         for replicas in self.replicas.iter().filter(|replicas| replicas.servers.len() > 1) {
             let cost = |at: usize| self.health(replicas.servers[at]).cost(now);
@@ -36,25 +36,25 @@ impl Routes {
         }
     }
 
-    /// Returns whether every partition that `server` holds is also at another.
+    /// Returns whether another server holds every partition of `server`.
     pub(crate) fn can_do_without(&self, server: usize) -> bool {
         let mut theirs = self.replicas.iter().filter(|replicas| replicas.servers.contains(&server));
         theirs.all(|replicas| replicas.has_other(server, |_| true))
     }
 
-    /// Returns whether each of these partitions is at another server than `server`.
+    /// Returns whether each of these partitions is on another server than `server`.
     pub(crate) fn are_elsewhere(&self, parts: &PartSet, server: usize) -> bool {
         self.replicas_of(parts).all(|replicas| replicas.has_other(server, |_| true))
     }
 
-    /// Returns the same, of another that has not failed just now.
+    /// Like [`Self::are_elsewhere`], but counts only servers that do not rest.
     pub(crate) fn are_well_elsewhere(&self, parts: &PartSet, server: usize, now: Instant) -> bool {
         let is_well = |other: usize| !self.health(other).is_resting(now);
         self.replicas_of(parts).all(|replicas| replicas.has_other(server, is_well))
     }
 
-    /// Returns a shard of another server that has all of these partitions, and has not failed just
-    /// now. It is the shard that owns the first row, if any does.
+    /// Returns a shard of another server that holds all of these partitions and does not rest: the
+    /// shard that owns the first row.
     pub(crate) fn hedge(
         &self,
         tensor: usize,

@@ -1,5 +1,5 @@
-//! Where each server has the tensors that a client knows. A tensor is a name and a uuid: one that was
-//! dropped and made again is another, wherever it stands in a list.
+//! Positions of the client's tensors on each server. A tensor is a name and a uuid: one that was
+//! dropped and created again is another tensor, wherever it is listed.
 
 use lodestore_schema::Stripes;
 use lodestore_schema::reply::{Description, TensorDescription};
@@ -7,19 +7,19 @@ use lodestore_schema::reply::{Description, TensorDescription};
 use crate::address::Address;
 use crate::error::ClientError;
 
-/// A tensor of the client at one server.
+/// A tensor of the client on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TensorPlace {
-    /// Its position in the server's list, and how its rows fall to shards.
+    /// Its position in the server's list, and the distribution of its rows over shards.
     At { position: u16, stripes: Stripes },
-    /// The server has another one of this name.
+    /// The server has another tensor of this name.
     Replaced,
-    /// The server has none of this name.
+    /// The server has no tensor of this name.
     Missing,
 }
 
 impl TensorPlace {
-    /// Finds a tensor at a server.
+    /// Finds a tensor on a server.
     pub(super) fn of(known: &TensorDescription, description: &Description) -> Self {
         let mut places = (0u16..).zip(&description.tensors);
         let Some((position, found)) = places.find(|(_, it)| it.name == known.name) else {
@@ -32,7 +32,7 @@ impl TensorPlace {
     }
 }
 
-/// Returns whether two servers describe one tensor. Before wire version 6 they tell no uuid.
+/// Returns whether two servers describe one tensor. Before wire version 6 they report no uuid.
 fn is_same(one: &TensorDescription, other: &TensorDescription) -> bool {
     let is_unknown = one.uuid == [0; 16] || other.uuid == [0; 16];
     let shape = |it: &TensorDescription| (it.dtype.clone(), it.width, it.row_bytes);
@@ -45,10 +45,11 @@ pub(crate) fn have_same_tensors(one: &Description, other: &Description) -> bool 
         && one.tensors.iter().zip(&other.tensors).all(|(a, b)| a.name == b.name && is_same(a, b))
 }
 
-/// Returns the tensors of these servers: those of the first, and then those that others have beside.
+/// Returns the tensors of these servers: those of the first server, then those that only others
+/// have.
 ///
 /// # Errors
-/// Two of them have different tensors of one name.
+/// Servers have different tensors with the same name.
 pub(crate) fn known_tensors(
     servers: &[(Address, Description)],
 ) -> Result<Vec<TensorDescription>, ClientError> {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_is_found_by_name_and_uuid_wherever_it_stands() {
+    fn a_tensor_is_found_by_name_and_uuid_wherever_it_is_listed() {
         let (_, found) = server(&[tensor("feat", 1), tensor("h2", 3), tensor("h1", 4)]);
         let position = |known| match TensorPlace::of(&known, &found) {
             TensorPlace::At { position, .. } => Ok(position),
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(position(tensor("h2", 3)), Ok(1));
         assert_eq!(position(tensor("h1", 2)), Err(TensorPlace::Replaced));
         assert_eq!(position(tensor("h3", 2)), Err(TensorPlace::Missing));
-        // A server before version 6 told no uuid; the shape must be the same all the same.
+        // A server before version 6 reports no uuid; the shapes must be the same nevertheless.
         assert_eq!(position(tensor("h1", 0)), Ok(2));
         assert_eq!(
             position(TensorDescription { width: 2, ..tensor("h1", 0) }),
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_may_have_more_tensors_than_others_and_not_others_of_one_name() {
+    fn servers_may_have_more_tensors_than_others_but_not_different_ones_of_one_name() {
         let (one, more) = ([tensor("feat", 1)], [tensor("h1", 2), tensor("feat", 1)]);
         let names = |servers: &[(Address, Description)]| {
             let known = known_tensors(servers).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The servers and the rows that each is asked for.
+//! The server that is asked for each row.
 
 use std::time::Instant;
 
@@ -85,7 +85,7 @@ fn another_holder_is_asked_after_a_failure() {
     assert_eq!(endpoints(&routes, &[0, 5]), [0, 1]);
     assert!(routes.are_elsewhere(&second, 1), "it rests");
     assert!(!routes.are_well_elsewhere(&second, 1, now), "it rests");
-    // Both rest: the one that failed longest ago.
+    // Both rest: the server that failed longest ago is asked.
     let now = now + std::time::Duration::from_millis(5);
     routes.health(1).failed(now);
     routes.choose(now);
@@ -93,14 +93,14 @@ fn another_holder_is_asked_after_a_failure() {
 }
 
 #[test]
-fn a_rival_has_every_partition_of_the_request() {
+fn a_hedge_has_every_partition_of_the_request() {
     let others: [&[u16]; 3] = [&[0], &[1], &[0, 1]];
     for (ids, expected) in [([0, 9], 3), ([9, 0], 3), ([0, 4], 1), ([5, 9], 2)] {
         let held = std::iter::once(&[0u16, 1][..]).chain(others);
         let servers: Vec<_> =
             held.zip(1..).map(|(held, at)| (address(at), server(held, 1))).collect();
         let (routes, now) = (routes_of(&servers).unwrap(), Instant::now());
-        // Those with one partition are the faster ones.
+        // Servers with one partition are faster.
         for (at, ms) in [(0, 1), (1, 2), (2, 2), (3, 50)] {
             routes.health(at).answered(std::time::Duration::from_millis(ms), now);
         }
@@ -108,7 +108,7 @@ fn a_rival_has_every_partition_of_the_request() {
         routes.split(0, &ids, 0..2, &mut buckets).unwrap();
         let Bucket { parts, .. } = buckets.swap_remove(0);
         assert_eq!(routes.hedge(0, &ids, &parts, 0), Some(expected), "{ids:?}");
-        // Without the one that has both there is none.
+        // Without the server that holds both partitions there is no hedge.
         let routes = routes_of(&servers[..3]).unwrap();
         let both = (ids[0].0 < 5) != (ids[1].0 < 5);
         assert_eq!(routes.hedge(0, &ids, &parts, 0).is_none(), both, "{ids:?}");
@@ -116,7 +116,7 @@ fn a_rival_has_every_partition_of_the_request() {
 }
 
 #[test]
-fn partitions_of_a_set_are_those_put_in_also_past_a_word() {
+fn a_set_has_the_inserted_partitions_also_past_a_word() {
     let mut set = PartSet::default();
     let parts = [0, 62, 63, 64, 127, 128, 65_534];
     parts.iter().for_each(|&part| set.insert(PartId(part)));
@@ -129,7 +129,7 @@ fn partitions_of_a_set_are_those_put_in_also_past_a_word() {
 }
 
 #[test]
-fn the_holder_that_answers_soonest_is_asked() {
+fn the_server_with_the_lowest_latency_is_asked() {
     let servers = [(address(1), server(&[0, 1], 1)), (address(2), server(&[0, 1], 1))];
     let (routes, now) = (routes_of(&servers).unwrap(), Instant::now());
     let answered = |server, ms| {
@@ -151,7 +151,7 @@ fn the_holder_that_answers_soonest_is_asked() {
 }
 
 #[test]
-fn strangers_and_gaps_are_named() {
+fn other_graphs_and_missing_partitions_are_reported() {
     assert!(matches!(routes_of(&[]), Err(ClientError::NoServers)));
     let other = Description { graph: [8; 16], ..server(&[1], 1) };
     let servers = [(address(1), server(&[0], 1)), (address(2), other)];

@@ -1,7 +1,7 @@
 //! The batches of a schedule with the rows of several tensors, prepared by a background thread.
 //!
 //! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
-//! all that it needs, for callers without such a scope.
+//! everything that it needs, for callers without such a scope.
 
 mod planned;
 
@@ -34,7 +34,7 @@ pub struct IterationConfig {
     pub worker: u32,
     /// Number of the first batch, counted over all epochs.
     pub first: u32,
-    /// Bounds of the batches that are prepared ahead.
+    /// Bounds of the batches prepared ahead.
     pub window: Window,
     /// The rows that stay in memory.
     pub keep: Keep,
@@ -46,7 +46,7 @@ pub struct IterationConfig {
 /// A batch with the rows of all tensors.
 #[derive(Debug)]
 pub struct ScheduledBatch {
-    /// Number of the batch over all epochs.
+    /// Number of the batch, counted over all epochs.
     pub index: u32,
     /// The batch, with the rows of the first tensor.
     pub prepared: PreparedBatch,
@@ -69,7 +69,7 @@ pub struct ScheduledBatches {
 pub struct IterationStats {
     /// State of the window.
     pub window: PrefetchStats,
-    /// Loads of rows of the first tensor, over the batches that were returned.
+    /// Times of loading rows of the first tensor, over the returned batches.
     pub load: LoadStats,
     /// Rows that were pulled to be kept: before the first batch, and hot sets of later epochs.
     pub filled_rows: u64,
@@ -84,12 +84,12 @@ impl ScheduledBatches {
     /// by batch. All are of one version, whatever is committed meanwhile: that of `source`.
     ///
     /// # Errors
-    /// [`ClientError::Unpinned`] for a source that keeps to no version;
-    /// [`ClientError::UnknownTensor`]; [`ScheduleError::NoSuchBatch`] for a worker without batches.
+    /// [`ClientError::Unpinned`] if the source is not pinned; [`ClientError::UnknownTensor`];
+    /// [`ScheduleError::NoSuchBatch`] for a worker without batches.
     ///
     /// # Panics
     ///
-    /// Without a tensor.
+    /// If `tensors` is empty.
     pub fn start(
         source: &Arc<dyn RowSource>,
         schedule: Arc<Schedule>,
@@ -108,7 +108,7 @@ impl ScheduledBatches {
         if schedule.n_batches(worker) == 0 {
             return Err(ScheduleError::NoSuchBatch { epoch: 0, worker, batch: 0 }.into());
         }
-        // Without capacity: ready batches wait in the window alone.
+        // Without capacity: ready batches wait in the window only.
         let (sender, receiver) = sync_channel(0);
         let stop = Arc::new(AtomicBool::new(false));
         let stats = Arc::default();
@@ -132,8 +132,8 @@ impl ScheduledBatches {
         Ok(Self { receiver, stop, is_awaited, stats, version, process: Generation::now() })
     }
 
-    /// Waits up to `time` for the next batch. Returns `Some(None)` after the last one, and `None`
-    /// when the time is over.
+    /// Waits up to `time` for the next batch. Returns `Some(None)` after the last batch, and `None`
+    /// if the time is over.
     ///
     /// # Errors
     /// Errors of pulls and of the schedule, which end the iteration; in a forked child
@@ -164,7 +164,7 @@ impl ScheduledBatches {
         self.version
     }
 
-    /// Returns the counters so far; none in a forked child.
+    /// Returns the counters so far; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> IterationStats {
         if !self.process.is_current() {
@@ -194,12 +194,12 @@ struct IterationWorker {
     schedule: Arc<Schedule>,
     path: PathBuf,
     others: Vec<String>,
-    /// Bytes of a row of all others together.
+    /// Bytes of a row of all other tensors together.
     others_row_bytes: usize,
     config: IterationConfig,
     sender: SyncSender<Result<ScheduledBatch, ClientError>>,
     stop: Arc<AtomicBool>,
-    /// The caller waits for a batch.
+    /// Whether the caller waits for a batch.
     is_awaited: Arc<AtomicBool>,
     stats: Arc<Mutex<IterationStats>>,
 }
@@ -207,7 +207,7 @@ struct IterationWorker {
 impl IterationWorker {
     fn run(self) {
         if let Err(error) = self.send_batches() {
-            // Fails when the iteration was dropped.
+            // Fails if the iteration was dropped.
             let _ = self.sender.send(Err(error));
         }
     }

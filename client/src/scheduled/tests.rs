@@ -71,7 +71,7 @@ fn source(good_pulls: u64) -> Arc<TestSource> {
     Arc::new(TestSource::new(Duration::ZERO, good_pulls))
 }
 
-/// Returns the indices of all batches, each compared with the schedule and with its rows.
+/// Returns the indices of all batches, after comparing each with the schedule and with its rows.
 fn checked(batches: &ScheduledBatches, schedule: &Schedule) -> Vec<u32> {
     let mut indices = Vec::new();
     while let Some(batch) = batches.next_within(TIME).unwrap().expect("a batch within the time") {
@@ -101,7 +101,7 @@ fn files_beside(path: &Path) -> usize {
 }
 
 #[test]
-fn all_batches_come_in_order_with_the_rows_of_every_tensor() {
+fn all_batches_are_returned_in_order_with_the_rows_of_every_tensor() {
     let run = schedule();
     let n_batches = EPOCHS * run.2.n_batches(0);
     assert!(n_batches >= 10);
@@ -197,7 +197,7 @@ fn an_error_ends_the_iteration() {
     let found: Result<Vec<_>, _> =
         (0..EPOCHS * run.2.n_batches(0)).map(|_| batches.next_within(TIME)).collect();
     assert!(matches!(found, Err(ClientError::Panicked { .. })), "{found:?}");
-    assert!(batches.next_within(TIME).unwrap().unwrap().is_none(), "nothing comes after it");
+    assert!(batches.next_within(TIME).unwrap().unwrap().is_none(), "the iteration has ended");
     wait_for_end(&run.2);
 }
 
@@ -243,7 +243,7 @@ fn unknown_tensors_and_workers_are_refused() {
 }
 
 #[test]
-fn rows_without_a_version_are_not_kept() {
+fn an_unpinned_source_is_refused() {
     let (_dir, path, schedule) = schedule();
     let source: Arc<dyn RowSource> = TestSource::unpinned();
     for keep in [Keep::Oracle, Keep::Hot, Keep::Nothing] {

@@ -1,4 +1,4 @@
-//! The store in the trainer's own process.
+//! The store in the process of the trainer.
 
 use std::sync::Arc;
 
@@ -8,41 +8,40 @@ use lodestore_store::{EmbeddedStore, GraphHandle, View};
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
-/// Rows straight from the store's files: no server and no copy over a wire.
+/// Rows directly from the store's files, without a server or a copy over a wire.
 #[derive(Debug)]
 pub struct EmbeddedSource {
     store: EmbeddedStore,
-    /// The version of all rows, unless the store reads the newest one of each moment.
+    /// Pinned version, or `None` for the latest.
     pinned: Option<VersionTag>,
 }
 
 impl EmbeddedSource {
-    /// Serves rows of the partitions that `store` has open. Where the store reads the newest
-    /// version of each moment, nobody may keep these rows over a commit.
+    /// Serves rows of the open partitions of `store`. If the store reads the latest version, nobody
+    /// may keep these rows over a commit.
     #[must_use]
     pub fn new(store: EmbeddedStore) -> Self {
         Self { store, pinned: None }
     }
 
-    /// Serves rows of one committed version of the partitions that are open.
+    /// Serves rows of one committed version of the open partitions.
     ///
     /// # Errors
-    /// [`lodestore_store::StoreError::NoVersion`] for a version that is not committed, or was folded
+    /// [`lodestore_store::StoreError::NoVersion`] if the version is not committed, or was compacted
     /// into a later one.
-    pub fn at(live: Arc<GraphHandle>, version: u32) -> Result<Self, ClientError> {
-        let pinned = Self::version_of(&live, version)?;
-        let store = EmbeddedStore::from_handle(live, View::At(version))?;
+    pub fn at(graph: Arc<GraphHandle>, version: u32) -> Result<Self, ClientError> {
+        let pinned = Self::version_of(&graph, version)?;
+        let store = EmbeddedStore::from_handle(graph, View::At(version))?;
         Ok(Self { store, pinned: Some(pinned) })
     }
 
-    /// Returns a version of open files with the commit that made it, where all partitions have
-    /// recorded one.
+    /// Returns a version of open files with its commit, if all partitions have recorded one.
     ///
     /// # Errors
-    /// [`lodestore_store::StoreError::HistoriesDiffer`] where two partitions have made it by different
+    /// [`lodestore_store::StoreError::HistoriesDiffer`] if two partitions have made it by different
     /// commits.
-    pub fn version_of(live: &GraphHandle, version: u32) -> Result<VersionTag, ClientError> {
-        Ok(VersionTag { number: version, tag: live.common_commit(version)?.tag() })
+    pub fn version_of(graph: &GraphHandle, version: u32) -> Result<VersionTag, ClientError> {
+        Ok(VersionTag { number: version, tag: graph.common_commit(version)?.tag() })
     }
 
     /// Returns the store.
@@ -92,7 +91,8 @@ impl RowSource for EmbeddedSource {
         self.stats_of(tensor, ids)
     }
 
-    /// Returns all rows of a batch in one plan for each partition, which reads neighbours together.
+    /// Gathers all rows of a batch under one plan for each partition, which reads adjacent rows
+    /// together.
     fn pull_at(
         &self,
         tensor: &str,

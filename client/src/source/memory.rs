@@ -1,4 +1,4 @@
-//! Rows held in memory: for small graphs, examples and tests.
+//! Rows in memory, for small graphs, examples and tests.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_does_not_have() {
+    fn refuses_unknown_tensors_and_nodes() {
         let source = source();
         let pull = |name, id, out: &mut [u8]| source.pull(name, &[id], out, PullKind::Sync);
         let unknown = pull("y", NodeId(0), &mut [0; 2]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Where rows come from.
+//! Sources of rows.
 
 pub mod device;
 pub(crate) mod embedded;
@@ -20,20 +20,20 @@ use serde::{Deserialize, Serialize};
 use crate::buffer::scatter;
 use crate::error::ClientError;
 
-/// A place that has the rows of a graph: servers, the embedded store, or memory.
+/// A source of the rows of a graph: servers, the embedded store, or memory.
 ///
 /// One call moves a whole batch; implementations route it over partitions and servers.
 pub trait RowSource: Send + Sync {
-    /// Returns which partition owns which node.
+    /// Returns the partition book of the graph.
     fn book(&self) -> &PartitionBook;
 
-    /// Returns what is known of a tensor; fails for a name that the graph does not have.
+    /// Returns the name and shape of a tensor; fails for an unknown name.
     fn tensor(&self, name: &str) -> Result<TensorInfo, ClientError>;
 
     /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out`.
     ///
-    /// Ids come in any order and may repeat; no id is fine. `out` must hold exactly
-    /// `ids.len() * row_bytes` bytes, and on an error its content is unspecified.
+    /// Ids may be in any order, may repeat, and may be none. `out` must have exactly
+    /// `ids.len() * row_bytes` bytes; after an error its content is unspecified.
     fn pull(
         &self,
         tensor: &str,
@@ -44,8 +44,8 @@ pub trait RowSource: Send + Sync {
         self.pull_overlapped(tensor, ids, out, kind, &mut || ())
     }
 
-    /// Returns the same as a part of a call that began at `begun`: a source with a deadline counts
-    /// it from then.
+    /// Like [`RowSource::pull`], as part of a call that started at `begun`: a source with a
+    /// deadline counts it from then.
     fn pull_since(
         &self,
         tensor: &str,
@@ -58,9 +58,10 @@ pub trait RowSource: Send + Sync {
         self.pull(tensor, ids, out, kind)
     }
 
-    /// Returns the same, and does `work` once while rows travel, if they do: after the
-    /// requests are sent, before the answers are taken. A source whose rows are here need not.
-    /// `work` must not use this source, which may hold a lock that it would wait for.
+    /// Like [`RowSource::pull`], but runs `work` once while rows are in transit, if any are: after
+    /// the requests are sent, before the replies are received. A source with its rows in this
+    /// process need not run it. `work` must not use this source, which may hold a lock that `work`
+    /// would wait for.
     fn pull_overlapped(
         &self,
         tensor: &str,
@@ -77,26 +78,27 @@ pub trait RowSource: Send + Sync {
     }
 
     /// Returns whether [`RowSource::pull_at`] puts all rows of `tensor` in place under one plan,
-    /// and needs no memory for them beside the output.
+    /// and needs no memory for them besides the output.
     fn places_rows(&self, _tensor: &str) -> bool {
         false
     }
 
-    /// Returns the memory of the rows that one worker's buffer keeps, in bytes; none without one.
+    /// Returns the memory of the rows that one worker's buffer keeps, in bytes; `None` without a
+    /// buffer.
     fn buffer_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the only version that rows are of, if the source keeps to one: files, servers or
-    /// memory that are pinned. Whoever keeps rows of it over a commit keeps rows of this version.
+    /// Returns the version of all rows if the source is pinned, as files, servers or memory may be.
+    /// Rows that are kept over a commit are of this version.
     fn pinned_version(&self) -> Option<VersionTag> {
         None
     }
 
     /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
     ///
-    /// The rows come in pieces that stay in a core's cache until they are in place. A source that
-    /// can put them there itself does so.
+    /// Rows are pulled in pieces that stay in a core's cache until they are in place. A source that
+    /// can put rows in place itself does so.
     ///
     /// # Panics
     ///
@@ -125,36 +127,36 @@ pub trait RowSource: Send + Sync {
     }
 }
 
-/// Rows that are put in place together.
+/// Bytes of rows that are put in place together.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
-/// Bytes that pulls moved, and counters of tiers on their way.
+/// Counters of pulls, and of the tiers before a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PullStats {
-    /// Rows that travelled: a source with a tier has the others already.
+    /// Rows pulled. A source with a tier has the others already.
     pub rows: u64,
-    /// Bytes of those rows as they travelled.
+    /// Bytes of these rows as they were transferred.
     pub bytes: u64,
-    /// Requests that it took, one per server asked.
+    /// Requests sent, one per server asked.
     pub requests: u64,
-    /// Second servers that were asked for the same, because the first was slow.
+    /// Hedges: second servers that were asked because the first was slow.
     pub hedges: u64,
-    /// Versions of those rows, where their source tells.
+    /// Versions of these rows, if their source reports them.
     pub versions: VersionSpan,
-    /// Part of `rows` that came beside what was asked for.
+    /// Part of `rows` that was pulled beyond the requested rows.
     pub ahead_rows: u64,
-    /// Counters of tiers.
+    /// Rows found in tiers.
     pub found: TierRows,
-    /// Time in which tiers looked rows up and copied out what they had.
+    /// Time in which tiers looked up rows and copied those that they had.
     pub lookup: Duration,
-    /// Time in which tiers put rows that had travelled where they belong, and kept some.
+    /// Time in which tiers put pulled rows in place, and kept some.
     pub copy: Duration,
 }
 
-/// The lowest and the highest version of some rows; 0 where it is not known.
+/// The lowest and the highest version of some rows; 0 if unknown.
 ///
-/// Rows of one partition that one call pulls are of one version. Those of different partitions may
-/// be of different ones, unless the source is pinned.
+/// Rows of one partition that one call pulls have one version. Rows of different partitions may
+/// have different versions, unless the source is pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VersionSpan {
     /// The lowest.
@@ -182,27 +184,27 @@ impl AddAssign for VersionSpan {
     }
 }
 
-/// Rows that did not travel, by what had them.
+/// Rows that were not pulled, by the tier that had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierRows {
-    /// A worker's device.
+    /// The tier of a worker's device.
     pub device: u64,
-    /// The host's tier, which workers share.
+    /// The host tier, which workers share.
     pub host: u64,
     /// MassiveGNN's buffer.
     pub buffer: u64,
-    /// A batch before, of those that are loaded together.
+    /// An earlier batch of those that are loaded together.
     pub together: u64,
 }
 
 impl TierRows {
-    /// Returns the rows that any of them had.
+    /// Returns the rows of all tiers.
     #[must_use]
     pub fn all(self) -> u64 {
         self.device + self.host + self.buffer + self.together
     }
 
-    /// Takes `n` rows out, or as many as there are.
+    /// Removes and returns `n` rows, or as many as there are.
     pub(crate) fn take(&mut self, mut n: u64) -> Self {
         let mut some = |of: &mut u64| {
             let taken = n.min(*of);

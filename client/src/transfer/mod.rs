@@ -1,8 +1,8 @@
-//! A partition that is copied or moved from a running server into a folder of this machine.
+//! A partition that is copied or moved from a running server into a folder on this machine.
 //!
-//! `docs/replication.md` has the steps and the owner of the partition at each.
-//! [`PartitionTransfer`] takes them one by one, so that its caller can stop between any two;
-//! nothing is lost then.
+//! `docs/replication.md` has the steps, and the owner of the partition at each.
+//! [`PartitionTransfer`] runs them one by one, so that its caller can stop between any two without
+//! losing anything.
 
 mod preflight;
 mod source;
@@ -21,82 +21,81 @@ use crate::remote::ClientConfig;
 use preflight::{ask_target, check_ends, check_taken, is_busy, is_in_place, was_here};
 use source::PartSource;
 
-/// Pause before a server that is busy (it compacts, another partition comes or goes) is asked
-/// again.
+/// Pause before a busy server (it compacts, or another partition moves) is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the source is asked to give the partition up: reads of it may outlast its wait.
+/// How often the source is asked to release the partition: reads of it may outlast its wait.
 const RELEASES_MAX: usize = 3;
-/// How often files are fetched that the source has made since, before it is sealed.
+/// How often new files of the source are fetched before it is sealed.
 const ROUNDS_MAX: usize = 8;
 /// Bytes of files that may be fetched while the source is sealed.
 const SEALED_BYTES: u64 = 4 << 20;
 
-/// The partition to copy, and its destination.
+/// The partition to move or copy, and its destination.
 #[derive(Clone, Debug)]
 pub struct TransferPlan {
-    /// The server that has the partition.
+    /// The server that holds the partition.
     pub from: Address,
     /// The partition.
     pub part: PartId,
-    /// Folder of the graph where it goes; made if it is not there.
+    /// Folder of the graph that receives it; created if missing.
     pub into: PathBuf,
-    /// The server of that folder, which takes it over. A move needs one, or `unserved`.
+    /// The server of that folder, which takes the partition over. A move needs one, or `unserved`.
     pub to: Option<Address>,
-    /// The partition may end up without a server.
+    /// Whether the partition may end up without a server.
     pub unserved: bool,
-    /// Whether the source keeps it; then neither source nor target may take puts.
+    /// Whether the source keeps the partition; then neither source nor target may accept puts.
     pub keep: bool,
-    /// Time for one step, and what servers are shown.
+    /// Time limit of one step, and credentials.
     pub config: ClientConfig,
 }
 
-/// A move in progress, or a copy.
+/// A move or a copy in progress.
 pub struct PartitionTransfer {
     plan: TransferPlan,
     arrival: Arrival,
-    /// From the files on until the seal.
+    /// Present from the fetch of the files until the seal.
     catalog: Option<ArrivingCatalog>,
-    /// `None` once the source has given the partition up.
+    /// `None` once the source has released the partition.
     source: Option<PartSource>,
     stats: TransferStats,
 }
 
-/// Bytes that were moved and the time that it took.
+/// Bytes that were moved, and times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferStats {
-    /// Files fetched, and those that an earlier run had left whole.
+    /// Files fetched.
     pub files: u64,
-    /// Those of them that were there already.
+    /// Files that an earlier run had left complete.
     pub files_kept: u64,
     /// Bytes of the files fetched.
     pub file_bytes: u64,
-    /// Bytes of the rows that were not committed.
+    /// Bytes of the pending rows.
     pub pending_bytes: u64,
-    /// Bytes of these and of files that came while it was sealed.
+    /// Bytes of the pending rows, and of the files fetched while the partition was sealed.
     pub late_bytes: u64,
     /// Committed version of the partition.
     pub version: u32,
-    /// Time in which it took no puts, until it was given up.
+    /// Time in which the partition accepted no puts, from the seal to the release.
     pub sealed: Duration,
-    /// It was in its place already: an earlier run had moved or copied it.
+    /// Whether the partition was in its place already: an earlier run had moved or copied it.
     pub was_here: bool,
 }
 
 impl PartitionTransfer {
-    /// Checks both ends, and continues with what an earlier run has left in the folder.
+    /// Checks source and target, and continues with what an earlier run has left in the folder.
     ///
     /// # Errors
-    /// The reason why the partition cannot be moved so, found before any fetch.
+    /// The reason why the partition cannot be moved, found before any fetch.
     pub fn begin(plan: TransferPlan) -> Result<Self, ClientError> {
         check_ends(&plan)?;
-        // Never 0, which is the number of copies that take nothing away.
+        // Never 0, which is the number of mere copies.
         let id = Uuid::new_v4().as_u64_pair().1 | 1;
         let arrival = Arrival::find_or_begin(&plan.into, plan.part, id)?;
-        // Before anything is fetched; what comes is given at the end.
+        // Before anything is fetched; fetched files are given to the owner at the end.
         let given = arrival.give_to_owner().map_err(ClientError::from);
         let expect = || ask_target(&plan, CopyStep::Expect { id: arrival.id() });
         if let Err(error) = given.and_then(|()| expect()) {
-            // What this run has made in a folder that is not the server's is in nobody's way.
+            // Leaves nothing of this run in a folder that is not the server's.
             if arrival.id() == id {
                 arrival.remove()?;
             }
@@ -106,12 +105,12 @@ impl PartitionTransfer {
         Ok(Self { plan, arrival, catalog: None, source: None, stats })
     }
 
-    /// Finds the decision of an earlier run that ended before the transfer was done. Returns `true`
-    /// if the source had given the partition up, or it is in its place already. Then
-    /// [`PartitionTransfer::take`] is next. Else the copy begins.
+    /// Finds out what an unfinished earlier run has decided. Returns `true` if the source has
+    /// released the partition, or the partition is in its place already: then
+    /// [`PartitionTransfer::take`] is next. Otherwise starts the copy.
     ///
     /// # Errors
-    /// The reason why the source cannot be asked; a copy in its place is of an earlier time.
+    /// The source cannot be asked, or has not released a partition whose copy is in its place.
     pub fn open(&mut self) -> Result<bool, ClientError> {
         if self.arrival.is_taken() {
             check_taken(&self.plan)?;
@@ -122,9 +121,9 @@ impl PartitionTransfer {
         Ok(self.source.is_none())
     }
 
-    /// Fetches and checks the files of the newest version, and those that the source makes
-    /// meanwhile, until few are missing; clients continue. `progress` receives bytes fetched and to
-    /// fetch.
+    /// Fetches and checks the files of the newest version, and those that the source creates
+    /// meanwhile, until few are missing. Clients of the source continue. `progress` receives the
+    /// bytes fetched and the bytes to fetch.
     ///
     /// # Errors
     /// The failure; the source has not changed.
@@ -145,11 +144,11 @@ impl PartitionTransfer {
         Ok(())
     }
 
-    /// Has the source take no puts and commits for a moment, and fetches what it has made since,
-    /// and the rows that are not committed.
+    /// Has the source reject puts and commits for a moment, and fetches the files that it has
+    /// created since, and its pending rows.
     ///
     /// # Errors
-    /// The failure; the source continues by itself.
+    /// The failure; the seal ends by itself.
     pub fn seal(&mut self) -> Result<(), ClientError> {
         let Some(source) = &mut self.source else { return Ok(()) };
         let catalog = match self.catalog.take() {
@@ -165,7 +164,7 @@ impl PartitionTransfer {
         catalog.close()?;
         self.arrival.graph()?.remove_strays(&manifest)?;
         self.arrival.sync()?;
-        // While the partition is the source's: the folder's server must be able to open it.
+        // The source still owns the partition: the folder's server must be able to open it.
         self.arrival.give_to_owner()?;
         self.stats.version = version;
         self.stats.files += fetched.files;
@@ -176,10 +175,11 @@ impl PartitionTransfer {
         Ok(())
     }
 
-    /// Has the source give the partition up for good, unless it is a mere copy.
+    /// Has the source release the partition for good, unless this is a copy.
     ///
     /// # Errors
-    /// The failure. Then only the source knows whether it has: [`PartitionTransfer::open`] asks.
+    /// The failure. Only the source knows then whether it has released the partition:
+    /// [`PartitionTransfer::open`] asks it.
     pub fn release(&mut self) -> Result<(), ClientError> {
         let Some(mut source) = self.source.take() else { return Ok(()) };
         if self.plan.keep {
@@ -191,10 +191,10 @@ impl PartitionTransfer {
         Ok(())
     }
 
-    /// Moves the partition to its place in the folder, and has the folder's server serve it.
+    /// Moves the partition to its place in the folder, and has the folder's server adopt it.
     ///
     /// # Errors
-    /// The reason why the folder cannot be renamed, or the server cannot open it. Mend that, and
+    /// The reason why the folder cannot be renamed, or the server cannot open it. Fix that, and
     /// repeat the same move from its start.
     pub fn take(self) -> Result<TransferStats, ClientError> {
         assert!(self.source.is_none(), "the source has released it");
@@ -205,10 +205,10 @@ impl PartitionTransfer {
         Ok(stats)
     }
 
-    /// Returns all of it.
+    /// Runs all steps.
     ///
     /// # Errors
-    /// As those of the steps.
+    /// Returns the error of the step that failed.
     pub fn run(
         plan: TransferPlan,
         progress: &mut dyn FnMut(u64, u64),
@@ -226,8 +226,8 @@ impl PartitionTransfer {
             this.seal()?;
             match this.release() {
                 Ok(()) => break,
-                // Reads at the source did not end in time: its copy is over, and files that have
-                // come need not come again.
+                // Reads at the source did not end in time, which ended its copy. Fetched files are
+                // not fetched again.
                 Err(error) if attempts_left > 0 && is_busy(&error) => {}
                 Err(error) => return Err(error),
             }

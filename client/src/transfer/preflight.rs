@@ -1,4 +1,4 @@
-//! Source and target of a move: whether it can be, and what an earlier run has left.
+//! Checks of the source and the target of a move, and of what an earlier run has left.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use crate::error::ClientError;
 use crate::remote::{ask_server, describe};
 use crate::route::{have_same_tensors, same_graph};
 
-/// Returns the stats of a transfer whose rename was the last step of an earlier run; its server may
-/// not know.
+/// Returns the stats of a transfer whose last step in an earlier run was the rename; the target's
+/// server may not know of it.
 pub(super) fn was_here(plan: &TransferPlan) -> Result<TransferStats, ClientError> {
     let source = describe_end(plan, &plan.from)?;
     let (graph, options) = (Graph::open(&plan.into)?, OpenOptions::default());
@@ -25,7 +25,7 @@ pub(super) fn was_here(plan: &TransferPlan) -> Result<TransferStats, ClientError
     let reason = match (has_it, plan.keep) {
         (true, false) => NOT_GIVEN_UP,
         (_, true) if plan.to.is_none() => "nothing was copied",
-        (true, true) if version != source.version => "it is of another version than the source's",
+        (true, true) if version != source.version => "its version differs from the source's",
         _ => {
             ask_target(plan, CopyStep::Adopt)?;
             return Ok(TransferStats { version, was_here: true, ..TransferStats::default() });
@@ -35,10 +35,10 @@ pub(super) fn was_here(plan: &TransferPlan) -> Result<TransferStats, ClientError
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// Why a copy in its place is not what a move has made.
+/// Why a copy in its place is not the result of a move.
 const NOT_GIVEN_UP: &str = "the source has it as well: nothing was moved";
 
-/// Fails where an earlier run has left a copy in its place that the source has not given up.
+/// Fails if an earlier run has left a copy in its place that the source has not released.
 pub(super) fn check_taken(plan: &TransferPlan) -> Result<(), ClientError> {
     let source = describe_end(plan, &plan.from)?;
     if plan.keep || !source.parts.contains(&plan.part.0) {
@@ -48,8 +48,7 @@ pub(super) fn check_taken(plan: &TransferPlan) -> Result<(), ClientError> {
     Err(StoreError::MoveRefused { part: plan.part, reason }.into())
 }
 
-/// Has the target's server take a step, if there is one; waits within the deadline while it is
-/// busy.
+/// Has the target's server run a step, if there is one; waits until the deadline while it is busy.
 pub(super) fn ask_target(plan: &TransferPlan, step: CopyStep) -> Result<(), ClientError> {
     let Some(to) = &plan.to else { return Ok(()) };
     let request = Request::new(RequestBody::Copy { part: plan.part.0, step });
@@ -60,7 +59,7 @@ pub(super) fn ask_target(plan: &TransferPlan, step: CopyStep) -> Result<(), Clie
     while_busy(plan.config.deadline, ask).map_err(|error| stalled(error, plan.config.deadline))
 }
 
-/// Takes a step of a server again within this time while it is busy; `step` receives its end.
+/// Retries a step for this time while its server is busy; `step` receives the deadline.
 pub(super) fn while_busy<T>(
     time: Duration,
     mut step: impl FnMut(Instant) -> Result<T, ClientError>,
@@ -79,14 +78,14 @@ pub(super) fn while_busy<T>(
     }
 }
 
-/// Returns what the source or the target holds.
+/// Returns the description of the source or the target.
 fn describe_end(plan: &TransferPlan, address: &Address) -> Result<Description, ClientError> {
     let time = plan.config.deadline;
     let described = describe(address, &plan.config.security, Instant::now() + time);
     described.map_err(|error| stalled(error, time))
 }
 
-/// Returns the error of a step that had this time.
+/// Turns an expired deadline into the error of a stalled move.
 pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
     match error {
         ClientError::Deadline { address } => ClientError::MoveStalled { address, time },
@@ -94,7 +93,7 @@ pub(super) fn stalled(error: ClientError, time: Duration) -> ClientError {
     }
 }
 
-/// Returns whether a server has no room for it now, and will have later.
+/// Returns whether a server is busy now, and may not be later.
 pub(super) fn is_busy(error: &ClientError) -> bool {
     matches!(error, ClientError::Refused { failure, .. } if failure.code == FailureCode::Overloaded)
 }
@@ -103,7 +102,7 @@ pub(super) fn is_in_place(into: &Path, part: PartId) -> bool {
     Graph::open(into).is_ok_and(|graph| graph.local_parts().contains(&part))
 }
 
-/// Fails for all of a plan that can be wrong before the first byte is fetched.
+/// Fails for everything in a plan that can be wrong before the first byte is fetched.
 pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
     let refused = |address: &Address, reason: &str| {
         let (address, reason) = (address.clone(), reason.to_owned());
@@ -113,39 +112,36 @@ pub(super) fn check_ends(plan: &TransferPlan) -> Result<(), ClientError> {
         if plan.keep || plan.unserved {
             return Ok(());
         }
-        let reason = "it would give the partition up, and no server would have it; name the server of \
-                      the folder, leave it at the source too, or allow it to be unserved";
+        let reason = "no server would hold the partition; name the server of the folder, keep the \
+                      partition at the source too, or allow it to be unserved";
         return refused(&plan.from, reason);
     };
     if *to == plan.from {
-        return refused(to, "it is the source as well as the target; name two servers");
+        return refused(to, "it is both source and target; name two servers");
     }
     let target = describe_end(plan, to)?;
     let source = describe_end(plan, &plan.from)?;
     if target.is_same_server(&source) {
-        return refused(
-            to,
-            "it is the source as well as the target, by another name; name two servers",
-        );
+        return refused(to, "it is both source and target, by two names; name two servers");
     }
     if target.graph != source.graph {
         let (address, other) = (to.clone(), plan.from.clone());
         return Err(ClientError::GraphsDiffer { address, other });
     }
     if !same_graph(&target, &source) || !have_same_tensors(&target, &source) {
-        let reason = "its tensors differ from those of the source; add or drop tensors there, or, if it has \
-                      no partition, stop it and copy graph.toml";
+        let reason = "its tensors differ from those of the source; add or drop tensors there, or, \
+                      if it holds no partition, stop it and copy graph.toml";
         return refused(to, reason);
     }
     if !target.roams {
         return refused(to, "its partitions are fixed; start it with local partitions");
     }
     if !plan.keep && !target.writable {
-        return refused(to, "it takes no puts, and so owns no partition; start it writable");
+        return refused(to, "it accepts no puts, so it can own no partition; start it writable");
     }
     if plan.keep && (source.writable || target.writable) {
-        let reason = "it would be a second server that takes puts, or one that stays as it is while \
-                      another does; have the target follow the source instead";
+        let reason = "a second server would accept puts, or one would stay as it is while another \
+                      accepts them; have the target follow the source instead";
         return refused(to, reason);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The server that has the partition, over the one connection that the move lives on.
+//! The server that holds the partition, over the single connection of the move.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::remote::ClientConfig;
 /// A copy that the source keeps open.
 pub(super) struct PartSource {
     link: Link,
-    /// For each step.
+    /// Time limit of each step.
     deadline: Duration,
 }
 
 impl PartSource {
-    /// Begins a copy; waits within the deadline while the source is busy. Returns `None` where the
-    /// same move has taken the partition away before.
+    /// Starts a copy; waits until the deadline while the source is busy. Returns `None` if an
+    /// earlier run of the same move has taken the partition away.
     pub(super) fn open(
         address: &Address,
         config: &ClientConfig,
@@ -38,36 +38,35 @@ impl PartSource {
         Ok((!is_given_up).then_some(this))
     }
 
-    /// Seals the partition, waiting within the deadline while it must take puts; returns its
+    /// Seals the partition, waiting until the deadline while the source is busy; returns its
     /// version.
     pub(super) fn seal(&mut self) -> Result<u32, ClientError> {
         Ok(self.step_when_free(CopyStep::Seal)?.version)
     }
 
-    /// Has the source give the partition up for good, and tell those that look for it that it is at
-    /// `to`.
+    /// Has the source release the partition for good, and announce `to` as its new server.
     pub(super) fn release(&mut self, to: Option<&Address>) -> Result<(), ClientError> {
-        // A longer one is not told: followers then need its name from their operator.
+        // A longer address is not announced: followers then need it from their operator.
         let to = to.and_then(|to| ServerAddress::new(&absolute(to).to_string()).ok());
         self.step(CopyStep::Release { to }, &mut Vec::new()).map(drop)
     }
 
-    /// Returns the files of the newest version, which the source holds from now on.
+    /// Returns the newest version. The source holds its files from now on.
     pub(super) fn manifest(&mut self) -> Result<Manifest, ClientError> {
         self.link.manifest().map_err(|error| stalled(error, self.deadline))
     }
 
-    /// Returns the same of a partition that is sealed at `version`.
+    /// Like [`Self::manifest`], for a partition that is sealed at `version`.
     pub(super) fn manifest_of(&mut self, version: u32) -> Result<Manifest, ClientError> {
         let manifest = self.manifest()?;
         if manifest.version() == version {
             return Ok(manifest);
         }
         let found = manifest.version();
-        Err(self.link.broken(format!("files of version {found}, though it is sealed at {version}")))
+        Err(self.link.broken(format!("files of version {found}, expected version {version}")))
     }
 
-    /// Returns the bytes of the files of the last manifest that have not come.
+    /// Returns the bytes of the files of the last manifest that are missing.
     pub(super) fn missing_bytes(&self, arrival: &Arrival) -> Result<u64, ClientError> {
         self.link.files().iter().try_fold(0, |sum: u64, (name, n_bytes)| {
             let missing = if arrival.has(name, *n_bytes)? { 0 } else { *n_bytes };
@@ -75,7 +74,7 @@ impl PartSource {
         })
     }
 
-    /// Fetches the files of the last manifest that have not come.
+    /// Fetches the files of the last manifest that are missing.
     pub(super) fn fetch(
         &mut self,
         arrival: &Arrival,
@@ -86,7 +85,7 @@ impl PartSource {
         fetched.map_err(|error| stalled(error, self.deadline))
     }
 
-    /// Fetches the rows that are not committed; returns their bytes.
+    /// Fetches the pending rows; returns their bytes.
     pub(super) fn pending(
         &mut self,
         catalog: &ArrivingCatalog,
@@ -96,7 +95,7 @@ impl PartSource {
         loop {
             let is_last = self.step(CopyStep::Pending, &mut piece)?.is_last;
             if piece.is_empty() && !is_last {
-                return Err(self.link.broken("an empty piece, and more to come".to_owned()));
+                return Err(self.link.broken("an empty piece that is not the last".to_owned()));
             }
             catalog.put(manifest, &piece)?;
             n_bytes += piece.len() as u64;
@@ -110,13 +109,13 @@ impl PartSource {
         self.link.copy(step, piece).map_err(|error| stalled(error, self.deadline))
     }
 
-    /// Takes a step without a body, waiting within the deadline while the source is busy.
+    /// Runs a step without a body, waiting until the deadline while the source is busy.
     fn step_when_free(&mut self, step: CopyStep) -> Result<Copied, ClientError> {
         while_busy(self.deadline, |_| self.step(step, &mut Vec::new()))
     }
 }
 
-/// Returns an address that means the same in every folder.
+/// Returns an address that does not depend on the working directory.
 fn absolute(address: &Address) -> Address {
     match address {
         Address::Unix(path) => Address::Unix(std::path::absolute(path).unwrap_or(path.clone())),

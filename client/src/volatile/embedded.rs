@@ -17,14 +17,14 @@ use super::{
 use crate::error::ClientError;
 use crate::source::TensorInfo;
 
-/// Shortest and longest pause between two looks for rows that are waited for.
+/// Shortest and longest pause between two checks for awaited rows.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
-/// A pause is so small a part of the time that has been waited.
+/// Divisor of the time waited so far; gives the next pause.
 const PAUSES: u32 = 8;
 
-/// Volatile tensors of all nodes of a graph, for the threads of this process: no server, and no
-/// copy over a wire.
+/// Volatile tensors of all nodes of a graph, shared by the threads of this process without a server
+/// or a copy over a wire.
 ///
 /// ```
 /// use lodestore_client::source::TensorInfo;
@@ -53,7 +53,7 @@ pub struct EmbeddedVolatile {
 }
 
 impl EmbeddedVolatile {
-    /// Makes room for tensors of up to `memory_bytes` together, over all partitions of `book`.
+    /// Creates a store for tensors of up to `memory_bytes` in total, over all partitions of `book`.
     #[must_use]
     pub fn new(book: &PartitionBook, memory_bytes: u64) -> Self {
         Self { book: book.clone(), store: VolatileStore::new(memory_bytes) }
@@ -70,7 +70,7 @@ impl VolatileSource for EmbeddedVolatile {
     fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError> {
         let tensor = self.get(name)?;
         let shape = tensor.shape();
-        // It was declared by one.
+        // `declare` stored the name of a `Dtype`.
         let dtype = Dtype::ALL.into_iter().find(|dtype| dtype.name() == shape.dtype);
         let dtype = dtype.unwrap_or(Dtype::U8);
         let info = TensorInfo { name: shape.name.clone(), dtype, width: shape.width };
@@ -108,7 +108,7 @@ impl VolatileSource for EmbeddedVolatile {
             let waited = begun.elapsed();
             let is_over = waited >= wanted.wait;
             if first.is_none() || is_over {
-                // What is being rewritten is tried again as long as there is time.
+                // Rows that are being rewritten are pulled again while there is time.
                 if rows.pull_stamped(&places, min_stamp, out, &mut stamps)? == 0 || is_over {
                     return Ok(VolatilePulled { stamps });
                 }
@@ -124,7 +124,7 @@ impl VolatileSource for EmbeddedVolatile {
     }
 }
 
-/// Claims in the memory of this process, by tensor.
+/// Claims of this process, by tensor.
 struct EmbeddedPublisher<'a> {
     memory: &'a EmbeddedVolatile,
     claims: HashMap<String, (Arc<VolatileTensor>, Vec<VolatileClaim>)>,

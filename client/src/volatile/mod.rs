@@ -1,5 +1,5 @@
-//! Volatile tensors: rows in memory alone, each with a stamp, which their owners publish and others
-//! pull.
+//! Volatile tensors: rows that exist only in memory, each with a stamp. Owners publish them, others
+//! pull them.
 
 mod embedded;
 
@@ -15,25 +15,25 @@ use crate::source::TensorInfo;
 
 pub use embedded::EmbeddedVolatile;
 
-/// A place that has volatile tensors: servers, or the memory of this process.
+/// A source of volatile tensors: servers, or the memory of this process.
 ///
-/// Rows are published under claims. A claim is of whole ranges of ids, and one publisher has it at
-/// a time. A row that is pulled is whole, of its range's present claim, and never older than was
-/// asked.
+/// Rows are published under claims. A claim covers whole ranges of ids, and each range has at most
+/// one publisher. A pulled row is never torn, always belongs to the current claim of its range, and
+/// has at least the requested stamp.
 pub trait VolatileSource: Send + Sync {
-    /// Returns what is known of a volatile tensor; fails for a name that is not declared.
+    /// Returns the description of a volatile tensor; fails for a name that is not declared.
     fn volatile(&self, name: &str) -> Result<VolatileInfo, ClientError>;
 
-    /// Declares a volatile tensor over all nodes. Does nothing if the same tensor exists.
+    /// Declares a volatile tensor over all nodes. Does nothing if an identical one exists.
     ///
-    /// Fails where one of this name has other rows, or the memory does not suffice.
+    /// Fails if a tensor of this name has another shape, or if the memory does not suffice.
     fn declare(&self, info: &VolatileInfo) -> Result<(), ClientError>;
 
-    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if it has the
-    /// wanted stamp or a later one. Writes zeros if it has not by the time for which rows are
-    /// awaited.
+    /// Writes row `ids[i]` to bytes `i * row_bytes..(i + 1) * row_bytes` of `out` if its stamp is
+    /// at least the requested one. Writes zeros for a row that does not reach this stamp within the
+    /// waiting time.
     ///
-    /// Ids come in any order and may repeat. On an error the content of `out` is unspecified.
+    /// Ids may be in any order and may repeat. After an error the content of `out` is unspecified.
     fn pull_volatile(
         &self,
         tensor: &str,
@@ -46,21 +46,22 @@ pub trait VolatileSource: Send + Sync {
     fn publisher(&self) -> Box<dyn VolatilePublisher + '_>;
 }
 
-/// Claims of rows, and the right to publish them. Its claims end with it, or with the connections
-/// that it has; the rows stay until the next claim.
+/// Claims rows and publishes them. Dropping the publisher releases its claims, and a failed
+/// connection ends the claims made over it; published rows stay until the next claim of their
+/// range.
 pub trait VolatilePublisher: Send {
-    /// Claims the rows of `ids`, whole ranges of the tensor, and forgets them. Returns their
-    /// number.
+    /// Claims the rows of `ids`, which must be whole ranges of the tensor, and clears them. Returns
+    /// the number of rows.
     ///
-    /// Fails where another publisher has one of them, and for ids that are not whole ranges. Claims
-    /// that servers other than the failed one have granted stay claimed.
+    /// Fails if another publisher holds one of the ranges, or if `ids` are not whole ranges. After
+    /// a failure at one server, the claims that other servers granted stay valid.
     fn claim(&mut self, tensor: &str, ids: &[Range<u32>]) -> Result<u64, ClientError>;
 
-    /// Publishes rows: row `i` of `rows` is that of `ids[i]`. The later copy of a repeated row
-    /// stays. When it returns every pull sees them.
+    /// Publishes rows: row `i` of `rows` is the row of `ids[i]`. The last copy of a repeated row
+    /// wins. Every pull that starts after the return sees the rows.
     ///
-    /// Fails for rows that are not claimed, or are there with a later stamp. After an error some of
-    /// the rows may have been published.
+    /// Fails if a row is not claimed, or has a later stamp already. After an error some of the rows
+    /// may have been published.
     fn publish(
         &mut self,
         tensor: &str,
@@ -70,34 +71,34 @@ pub trait VolatilePublisher: Send {
     ) -> Result<(), ClientError>;
 }
 
-/// A volatile tensor.
+/// The description of a volatile tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolatileInfo {
     /// Name and shape.
     pub tensor: TensorInfo,
-    /// Rows that are claimed together, counted from the start of each partition; 0 for all of one.
+    /// Rows of a claimable range, counted from the start of each partition; 0 for whole partitions.
     pub range_rows: u32,
 }
 
-/// Which rows will do, and how long others are waited for.
+/// The stamp that a pull requires, and the time it waits for rows without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StampWanted {
-    /// The lowest stamp that will do.
+    /// The lowest acceptable stamp.
     pub min_stamp: Stamp,
-    /// How long rows that do not have it are waited for. Shortened where it is longer than the
-    /// deadline of a pull, less the time for an answer.
+    /// Longest wait for rows that have not reached `min_stamp`. Servers wait less if this exceeds
+    /// the deadline of the pull less the time for a reply.
     pub wait: Duration,
 }
 
-/// The rows that a pull has found.
+/// The result of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolatilePulled {
-    /// For each id the stamp of its row, or [`NO_STAMP`] for one that is lacking.
+    /// The stamp of each row, or [`NO_STAMP`] for a missing row.
     pub stamps: Vec<Stamp>,
 }
 
 impl VolatileInfo {
-    /// Checks that there can be such a tensor.
+    /// Checks the name and shape of the tensor.
     pub(crate) fn check(&self) -> Result<(), ClientError> {
         let bad = |error: TensorSpecError| ClientError::BadVolatile { reason: error.to_string() };
         self.tensor.check().map_err(bad)
@@ -105,13 +106,13 @@ impl VolatileInfo {
 }
 
 impl StampWanted {
-    /// Returns the rows with this stamp or a later one, as they are now.
+    /// Requires `min_stamp` without waiting.
     #[must_use]
     pub fn now(min_stamp: Stamp) -> Self {
         Self { min_stamp, wait: Duration::ZERO }
     }
 
-    /// Returns the same, waited for as long as the pull's deadline allows.
+    /// Requires `min_stamp`, and waits as long as the deadline of the pull allows.
     #[must_use]
     pub fn awaited(min_stamp: Stamp) -> Self {
         Self { min_stamp, wait: Duration::MAX }
@@ -119,21 +120,21 @@ impl StampWanted {
 }
 
 impl VolatilePulled {
-    /// Returns the positions of rows that lack the stamp, ascending.
+    /// Returns the positions of missing rows, ascending.
     #[must_use]
     pub fn lacking(&self) -> Vec<u32> {
-        // Positions of a buffer in memory, of which there are fewer than 2^32.
+        // Positions in a buffer in memory, of which there are fewer than 2^32.
         let all = (0..).zip(&self.stamps);
         all.filter(|(_, stamp)| **stamp == NO_STAMP).map(|(at, _)| at).collect()
     }
 
-    /// Returns whether every row has the stamp.
+    /// Returns whether no row is missing.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.stamps.iter().all(|&stamp| stamp != NO_STAMP)
     }
 
-    /// Returns the oldest stamp of the rows that were found.
+    /// Returns the oldest stamp of the rows found.
     #[must_use]
     pub fn oldest(&self) -> Option<Stamp> {
         self.stamps.iter().copied().filter(|&stamp| stamp != NO_STAMP).min()

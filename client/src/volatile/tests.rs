@@ -32,7 +32,7 @@ fn memory() -> Arc<EmbeddedVolatile> {
 fn check(ids: &[NodeId], rows: &[u8], pulled: &VolatilePulled, min_stamp: Stamp) {
     for ((id, row), &stamp) in ids.iter().zip(rows.chunks_exact(ROW_BYTES)).zip(&pulled.stamps) {
         if stamp == NO_STAMP {
-            assert!(row.iter().all(|&byte| byte == 0), "what is lacking has no bytes");
+            assert!(row.iter().all(|&byte| byte == 0), "missing rows are zeros");
             continue;
         }
         assert!(stamp >= min_stamp, "node {id}: {stamp} is older than {min_stamp}");
@@ -41,7 +41,7 @@ fn check(ids: &[NodeId], rows: &[u8], pulled: &VolatilePulled, min_stamp: Stamp)
 }
 
 #[test]
-fn rows_are_waited_for_and_missing_ones_are_reported() {
+fn pulls_wait_for_rows_and_report_missing_ones() {
     let memory = memory();
     let ids = [NodeId(3), NodeId(30), NodeId(4)];
     let mut out = vec![7; 3 * ROW_BYTES];
@@ -55,7 +55,7 @@ fn rows_are_waited_for_and_missing_ones_are_reported() {
             publisher
                 .publish("h1", &[NodeId(4), NodeId(3)], &rows_of(&[NodeId(4), NodeId(3)], 3), 3)
                 .unwrap();
-            // The claim ends, and the rows stay.
+            // The publisher ends with its claim; the rows stay.
         });
         let begun = Instant::now();
         let two = [ids[0], ids[2]];
@@ -73,18 +73,18 @@ fn rows_are_waited_for_and_missing_ones_are_reported() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_their_cause() {
     let memory = memory();
     let text = |error: ClientError| error.to_string();
     let info = memory.volatile("h1").unwrap();
     assert!(text(memory.volatile("h2").unwrap_err()).contains("it has: h1"));
     let other = TensorInfo { width: 3, ..info.tensor.clone() };
     let other = VolatileInfo { tensor: other, range_rows: 0 };
-    let told = text(memory.declare(&other).unwrap_err());
-    assert!(told.contains("24xu8") && told.contains("3xu8"), "{told}");
+    let message = text(memory.declare(&other).unwrap_err());
+    assert!(message.contains("24xu8") && message.contains("3xu8"), "{message}");
     let large = TensorInfo { name: "h3".into(), dtype: Dtype::F64, width: 1 << 20 };
-    let told = text(memory.declare(&VolatileInfo { tensor: large, range_rows: 0 }).unwrap_err());
-    assert!(told.contains("1048576 for rows in memory"), "{told}");
+    let message = text(memory.declare(&VolatileInfo { tensor: large, range_rows: 0 }).unwrap_err());
+    assert!(message.contains("1048576 for rows in memory"), "{message}");
     let (mut first, mut second) = (memory.publisher(), memory.publisher());
     first.claim("h1", &[0..24]).unwrap();
     let held = second.claim("h1", &[0..48]).unwrap_err();

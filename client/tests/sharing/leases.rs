@@ -1,4 +1,4 @@
-//! Rows that a client copies from where the server keeps them.
+//! Rows that a client copies from the tier of the server.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -7,11 +7,11 @@ use lodestore_store::update::KeepRule;
 
 use super::*;
 
-/// Rows of an answer that is worth lending, in some chunks.
+/// Rows of a reply that is worth lending, in several chunks.
 const LENT: usize = 4 * LENT_CHUNK_ROWS;
 const _: () = assert!(LENT * ROW_BYTES > LENT_PULL_BYTES_MIN);
 
-/// Returns how a server answers a pull: rows lent, rows in shared memory, rows in the socket.
+/// Returns the number of rows that the server lends, shares, and sends over the socket.
 fn pull_by_hand(client: &mut Plain, ids: &[NodeId]) -> [usize; 3] {
     pull_version(client, 0, ids)
 }
@@ -20,7 +20,7 @@ fn pull_version(client: &mut Plain, version: u32, ids: &[NodeId]) -> [usize; 3] 
     client.ask_at(version, RequestBody::Pull { tensor: 0, kind: PullKind::Sync }, ids);
     let mut came = [0; 3];
     while came.iter().sum::<usize>() < ids.len() {
-        let reply = client.answer().expect("an answer");
+        let reply = client.answer().expect("the server replies");
         let (way, n_rows, is_awaited) = match reply {
             Reply::LentRows { n_rows, .. } => (0, n_rows, false),
             Reply::SharedRows { n_rows, awaited, .. } => (1, n_rows, awaited),
@@ -46,38 +46,41 @@ fn refuses(client: &mut Plain, body: RequestBody) -> bool {
 }
 
 #[test]
-fn resident_rows_are_lent_and_a_loan_ends_however_the_client_continues() {
+fn resident_rows_are_lent_and_any_next_request_ends_the_loan() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
     warm_up(&socket, ROW_BYTES, &ids(N_NODES as usize));
 
     let mut client = Plain::open(&socket);
-    assert!(refuses(&mut client, RequestBody::Lend { tensor: 0 }), "memory is shared first");
+    assert!(
+        refuses(&mut client, RequestBody::Lend { tensor: 0 }),
+        "the client has not requested shared memory"
+    );
     client.ask(RequestBody::Share, &[]);
     let shared = client.answer().unwrap();
     let Reply::Shared { n_tensors, .. } = shared else { panic!("{shared:?}") };
     assert!(
         refuses(&mut client, RequestBody::Lend { tensor: n_tensors }),
-        "there is no such tensor"
+        "no tensor has this number"
     );
-    assert_eq!(pull_by_hand(&mut client, &ids(LENT))[0], 0, "who has not asked is lent nothing");
+    assert_eq!(pull_by_hand(&mut client, &ids(LENT))[0], 0, "the client has not asked for loans");
     assert!(lends(&mut client, 0));
-    assert!(refuses(&mut client, RequestBody::Lend { tensor: 0 }), "it has that already");
+    assert!(refuses(&mut client, RequestBody::Lend { tensor: 0 }), "the tensor is lent already");
 
     let few = LENT_PULL_BYTES_MIN / ROW_BYTES - 1;
-    assert_eq!(pull_by_hand(&mut client, &ids(few))[0], 0, "a few rows are not worth it");
+    assert_eq!(pull_by_hand(&mut client, &ids(few))[0], 0, "few rows are not lent");
     assert_eq!(pull_by_hand(&mut client, &ids(LENT)), [LENT, 0, 0]);
     client.ask(RequestBody::Taken, &[]);
     assert_eq!(pull_by_hand(&mut client, &ids(LENT)), [LENT, 0, 0]);
-    // Something else ends the loan as well, and `taken` is awaited all the same.
+    // Another request ends the loan too, and the server still accepts the acknowledgement.
     client.ask(RequestBody::Stat, &[]);
     assert!(matches!(client.answer(), Some(Reply::Stats(_))));
     client.ask(RequestBody::Taken, &[]);
     assert_eq!(pull_by_hand(&mut client, &ids(LENT)), [LENT, 0, 0]);
     client.ask(RequestBody::Taken, &[]);
     client.ask(RequestBody::Taken, &[]);
-    assert_eq!(client.answer(), None, "nothing is awaited");
+    assert_eq!(client.answer(), None, "the second acknowledgement has no loan");
 
-    // Who does nothing is cut off, and a stop does not wait for it.
+    // The server disconnects a client that never ends its loan, and stops without waiting for it.
     let mut silent = borrower(&socket);
     assert_eq!(pull_by_hand(&mut silent, &ids(LENT)), [LENT, 0, 0]);
     let start = Instant::now();
@@ -86,7 +89,7 @@ fn resident_rows_are_lent_and_a_loan_ends_however_the_client_continues() {
     server.stop().unwrap();
 }
 
-/// Has the server read all rows, and keep those for which there is room.
+/// Makes the server read all rows and keep those that fit into its tier.
 fn warm_up(socket: &Path, row_bytes: usize, ids: &[NodeId]) {
     let client = connect(socket, false);
     let mut out = vec![0; ids.len() * row_bytes];
@@ -104,9 +107,9 @@ fn borrower(socket: &Path) -> Plain {
 }
 
 #[test]
-fn a_tier_that_has_no_room_for_all_rows_lends_none_once_it_is_full() {
+fn a_full_tier_without_room_for_all_rows_lends_none() {
     const WIDE: u32 = 384;
-    // Half of the rows, and a ring.
+    // Memory for half of the rows and a ring.
     let config = |config| ServerConfig {
         n_shards: 1,
         tier_bytes: 16 << 20,
@@ -117,40 +120,33 @@ fn a_tier_that_has_no_room_for_all_rows_lends_none_once_it_is_full() {
     let (some, all) = (&ids(LENT), ids(N_NODES as usize));
     warm_up(&socket, WIDE as usize * 4, some);
     let mut client = borrower(&socket);
-    assert_eq!(pull_by_hand(&mut client, some), [LENT, 0, 0], "there is room for more");
+    assert_eq!(pull_by_hand(&mut client, some), [LENT, 0, 0], "the tier is not full");
     client.ask(RequestBody::Taken, &[]);
     warm_up(&socket, WIDE as usize * 4, &all);
     warm_up(&socket, WIDE as usize * 4, some);
-    assert_eq!(
-        pull_by_hand(&mut client, some)[0],
-        0,
-        "another row may want the place of any of them"
-    );
+    assert_eq!(pull_by_hand(&mut client, some)[0], 0, "the tier may evict any of them");
     server.stop().unwrap();
 }
 
 #[test]
-fn what_is_resident_of_an_answer_is_lent_and_the_rest_comes_by_the_ring() {
+fn resident_rows_of_a_reply_are_lent_and_others_are_sent_through_the_ring() {
     let Served { server, socket, _dir } = serve(1, 256 << 20);
     let ids = ids(MANY / 2 + LENT);
     warm_up(&socket, ROW_BYTES, &ids[..LENT]);
     let mut client = borrower(&socket);
     let [lent, ring, rest] = pull_by_hand(&mut client, &ids);
     assert_eq!((lent, lent + ring + rest), (LENT, ids.len()));
-    assert!(ring > SHARED_SLOTS * CHUNK_BYTES / ROW_BYTES, "places of the ring were used again");
+    assert!(ring > SHARED_SLOTS * CHUNK_BYTES / ROW_BYTES, "slots of the ring were reused");
     client.ask(RequestBody::Taken, &[]);
     client.ask(RequestBody::Stat, &[]);
-    assert!(
-        matches!(client.answer(), Some(Reply::Stats(_))),
-        "the loan was the only thing untaken"
-    );
+    assert!(matches!(client.answer(), Some(Reply::Stats(_))), "only the loan was not acknowledged");
     client.ask(RequestBody::Taken, &[]);
     assert_eq!(client.answer(), None);
     server.stop().unwrap();
 }
 
 #[test]
-fn rows_find_slots_again_once_a_borrower_is_dead() {
+fn slots_are_reused_after_their_borrower_has_disconnected() {
     let tier_bytes = 256 << 20;
     let Served { server, socket, _dir } =
         serve_as(|config| ServerConfig { n_shards: 1, tier_bytes, writable: true, ..config });
@@ -168,11 +164,14 @@ fn rows_find_slots_again_once_a_borrower_is_dead() {
     };
     let mut borrower = borrower(&socket);
     assert_eq!(pull_by_hand(&mut borrower, &all[100..][..LENT]), [LENT, 0, 0]);
-    assert_eq!([misses(), misses()], [100, 100], "their slots may be looked at");
+    assert_eq!([misses(), misses()], [100, 100], "the borrower may still read free slots");
     drop(borrower);
     let end = Instant::now() + Duration::from_secs(20);
     while misses() > 0 {
-        assert!(Instant::now() < end, "what was lent to the dead is not back");
+        assert!(
+            Instant::now() < end,
+            "the server did not reclaim the slots of the disconnected borrower"
+        );
     }
     server.stop().unwrap();
 }
@@ -199,18 +198,18 @@ fn a_version_whose_rows_were_all_lent_is_kept_for_later_pulls() {
         let runs = writer.compact().unwrap();
         writer.wait_for_compactions(&runs, &mut |_, _| {}).unwrap();
     }
-    // All are resident again, and one of them is of another version.
+    // All rows are resident again; one of them has a later version.
     warm_up(&socket, ROW_BYTES, &ids(LENT));
     assert_eq!(pull_by_hand(&mut borrower, &ids(LENT)), [LENT, 0, 0]);
     borrower.ask(RequestBody::Taken, &[]);
     let [lent, ring, socket] = pull_version(&mut borrower, 1, &ids(LENT));
-    assert_eq!((lent, ring + socket), (0, LENT), "rows in memory are of a later version");
+    assert_eq!((lent, ring + socket), (0, LENT), "resident rows have a later version");
     server.stop().unwrap();
 }
 
-/// All columns of a row say which turn has put it.
+/// Every column of a row holds the turn of its put.
 #[test]
-fn rows_that_are_committed_meanwhile_come_whole_and_never_older_than_what_was_acknowledged() {
+fn rows_lent_during_commits_are_never_torn_or_older_than_acknowledged_commits() {
     const TURNS: u32 = 150;
     let tier_bytes = 256 << 20;
     let Served { server, socket, _dir } =
@@ -239,7 +238,10 @@ fn rows_that_are_committed_meanwhile_come_whole_and_never_older_than_what_was_ac
                                 values.iter().all(|value| value == &values[0]),
                                 "torn: {values:?}"
                             );
-                            assert!(f32::from_le_bytes(values[0]) >= least as f32, "old");
+                            assert!(
+                                f32::from_le_bytes(values[0]) >= least as f32,
+                                "older than an acknowledged commit"
+                            );
                         }
                         n_pulls += 1;
                     }

@@ -1,5 +1,4 @@
-//! Servers that lend what they do not have, or for too short a time: the client has no rows of
-//! them.
+//! Servers that lend slots outside their memory, or reply too late: the client rejects their rows.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -17,7 +16,7 @@ use super::*;
 
 const N_SLOTS: usize = 4096;
 
-/// Serves one client after the other, and lends rows in the given slots, after a while.
+/// A server that handles one client after another and lends rows in the given slots after a delay.
 #[derive(Clone, Copy)]
 struct Strange {
     slots: fn(usize) -> u32,
@@ -26,7 +25,7 @@ struct Strange {
 }
 
 impl Strange {
-    /// Runs until the client leaves.
+    /// Serves until the client disconnects.
     fn serve(self, mut stream: UnixStream) -> std::io::Result<()> {
         let mut theirs = [0; HELLO_BYTES];
         stream.read_exact(&mut theirs)?;
@@ -64,7 +63,7 @@ impl Strange {
                     stream.write_all(&frame)?;
                 }
                 RequestBody::Taken => {}
-                other => panic!("{other:?} is not expected"),
+                other => panic!("{other:?} from the client"),
             }
         }
     }
@@ -109,7 +108,7 @@ fn send(stream: &UnixStream, reply: &Reply, with: Option<&File>) {
     sendmsg(stream, &[IoSlice::new(&frame)], &mut control, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Returns what a client says of a pull from such a server.
+/// Returns the result of a pull from such a server.
 fn pull_of(strange: Strange) -> Result<Vec<u8>, ClientError> {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
@@ -117,7 +116,7 @@ fn pull_of(strange: Strange) -> Result<Vec<u8>, ClientError> {
         let listener = UnixListener::bind(path).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // It ends with the connection.
+                // Returns an error when the client disconnects.
                 let _ = strange.serve(stream);
             }
         });
@@ -137,23 +136,23 @@ const SOUND: Strange = Strange {
 };
 
 #[test]
-fn slots_outside_the_memory_that_was_lent_are_no_rows() {
-    assert_eq!(pull_of(SOUND).unwrap(), vec![0; 2000 * ROW_BYTES], "all slots are zeros");
+fn slots_outside_the_lent_memory_are_rejected() {
+    assert_eq!(pull_of(SOUND).unwrap(), vec![0; 2000 * ROW_BYTES], "rows in valid slots");
     let liars: [fn(usize) -> u32; 3] =
         [|at| at as u32 + 3000, |_| u32::MAX, |at| if at == 1999 { N_SLOTS as u32 } else { 0 }];
     for slots in liars {
         let error = pull_of(Strange { slots, ..SOUND }).unwrap_err();
         assert!(matches!(error, ClientError::Wire { .. }), "{error}");
     }
-    // One that says more of its memory than is true is asked for rows by the ring: this one lends
-    // all the same.
+    // The client borrows nothing from a server that overstates the size of its tier. This server
+    // lends rows all the same.
     let tier_bytes = SOUND.tier_bytes + 1;
     let error = pull_of(Strange { tier_bytes, ..SOUND }).unwrap_err();
-    assert!(error.to_string().contains("did not say where"), "{error}");
+    assert!(error.to_string().contains("not shared their memory"), "{error}");
 }
 
 #[test]
-fn rows_that_were_copied_too_late_are_not_believed() {
+fn rows_copied_after_the_end_of_a_loan_are_rejected() {
     let delay = LENT_FOR + Duration::from_millis(100);
     let error = pull_of(Strange { delay, ..SOUND }).unwrap_err();
     assert!(matches!(error, ClientError::Unavailable { .. }), "{error}");

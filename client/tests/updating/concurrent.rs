@@ -1,5 +1,5 @@
-//! Many clients concurrently. No pull that starts after a commit was acknowledged sees an older
-//! row, no reader goes back in time, and no row is a mix.
+//! Many concurrent clients. A pull that starts after the acknowledgement of a commit sees no older
+//! row, no reader goes back in time, and no row is torn.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -9,11 +9,11 @@ use super::*;
 const N_NODES: u32 = 4000;
 const N_WRITERS: u32 = 4;
 
-/// Turns by node, each of which has one writer.
+/// The turn of each node; every node has one writer.
 struct Acknowledged {
-    /// Puts that were acknowledged.
+    /// Last acknowledged put.
     put: Vec<AtomicU32>,
-    /// Those that a commit was begun after, which was acknowledged.
+    /// Last put acknowledged before the start of an acknowledged commit.
     committed: Vec<AtomicU32>,
 }
 
@@ -27,7 +27,7 @@ impl Acknowledged {
         self.committed[id.index()].load(Ordering::SeqCst)
     }
 
-    /// Commits what was put.
+    /// Commits all acknowledged puts.
     fn commit(&self, client: &Client) {
         let put: Vec<u32> = self.put.iter().map(|turn| turn.load(Ordering::SeqCst)).collect();
         client.commit().unwrap();
@@ -41,7 +41,7 @@ fn seconds() -> f64 {
     if std::env::var_os("LODE_LONG").is_some() { 30.0 } else { 0.7 }
 }
 
-/// Puts rows of its own nodes, turn after turn, few and many at a time.
+/// Puts rows of the writer's own nodes, a new turn each time, with varying numbers of rows.
 fn write(client: &Client, writer: u32, acknowledged: &Acknowledged, end: &AtomicBool) -> u32 {
     let of_mine = |ids: Vec<NodeId>| -> Vec<NodeId> {
         ids.into_iter().filter(|id| id.0 % N_WRITERS == writer).collect()
@@ -59,7 +59,7 @@ fn write(client: &Client, writer: u32, acknowledged: &Acknowledged, end: &Atomic
     turn
 }
 
-/// Pulls through `pull` and compares with what was committed before.
+/// Pulls with `pull` and compares the rows with the commits acknowledged before.
 fn read(
     mut pull: impl FnMut(&[NodeId]) -> Vec<u8>,
     reader: u32,
@@ -150,12 +150,12 @@ fn no_pull_sees_a_row_from_before_an_acknowledged_commit() {
 }
 
 #[test]
-fn nor_while_compactions_continue() {
+fn no_pull_sees_an_old_row_during_compactions() {
     run(2, 2, 1 << 30, true);
 }
 
 #[test]
-fn nor_with_a_tier_that_keeps_changing_or_none() {
+fn no_pull_sees_an_old_row_with_a_small_tier_or_none() {
     run(1, 2, 100 << 10, true);
     run(3, 1, 0, true);
 }

@@ -1,4 +1,4 @@
-//! Commits in the midst of pulls: rows of one partition are of one version.
+//! Commits during pulls: rows of one partition are of one version.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use lodestore_schema::{Reply, RequestBody};
 
 use super::*;
 
-/// Rows of one answer: more bytes than sockets hold, so that the last are gathered late.
+/// Rows of one reply: more bytes than sockets buffer, so that the server gathers the last rows
+/// late.
 const N_ROWS: usize = 250_000;
 
 fn chunk(plain: &mut PlainConnection) -> (usize, u32, Vec<u8>) {
@@ -21,7 +22,8 @@ fn chunk(plain: &mut PlainConnection) -> (usize, u32, Vec<u8>) {
     }
 }
 
-/// A commit after the first chunk made the rest of an answer new, and all of it was said to be.
+/// A commit after the first chunk once changed the rest of a reply, which then reported the new
+/// version for all of its rows.
 #[test]
 fn a_pull_reads_one_version_from_its_first_chunk_to_its_last() {
     const N_NODES: u32 = 20_000;
@@ -51,7 +53,7 @@ fn a_pull_reads_one_version_from_its_first_chunk_to_its_last() {
     }
 }
 
-/// Each call asks several shards of each server, at moments of their own.
+/// Each call asks several shards of each server, at different moments.
 #[test]
 fn rows_of_a_partition_that_one_call_pulls_are_of_one_commit() {
     const N_NODES: u32 = 4000;
@@ -72,7 +74,7 @@ fn rows_of_a_partition_that_one_call_pulls_are_of_one_commit() {
                 let part = client.book().part_of(id).unwrap();
                 assert_eq!(*turns.entry(part).or_insert(turn), turn, "partition {part}");
             }
-            // The version of the import is 1, and its rows are of turn 0.
+            // The import made version 1, whose rows have turn 0.
             let found = turns.values().map(|turn| turn + 1);
             assert_eq!(Some(stats.versions.lowest), found.clone().min());
             assert_eq!(Some(stats.versions.highest), found.max());

@@ -1,4 +1,4 @@
-//! Followers of servers in this process: whom they take for the writer of a partition.
+//! Followers in this process: which server they follow as the writer of a partition.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,12 +27,12 @@ fn commit(socket: &Path, turn: u32) -> u32 {
     client.commit().unwrap()
 }
 
-/// A folder that follows without a server.
+/// A folder that follows a writer, without a server.
 struct Folder {
     live: GraphHandle,
-    /// The last failure.
+    /// The failure of the last poll.
     failure: Option<String>,
-    /// The writer that was seen last, and its version.
+    /// Address and version of the last writer seen.
     seen: Option<(String, u32)>,
 }
 
@@ -58,9 +58,9 @@ impl FollowedServer for Folder {
     }
 }
 
-/// A server that another one has fenced has the partition still, as a reader.
+/// A fenced server still serves the partition, as a reader.
 #[test]
-fn a_server_that_is_the_writer_no_more_is_not_followed_on() {
+fn a_follower_leaves_a_server_that_is_no_longer_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 8, WIDTH, 2);
     testing::edges::add_edges(&graph);
@@ -78,10 +78,11 @@ fn a_server_that_is_the_writer_no_more_is_not_followed_on() {
     let mut folder = Folder { live, failure: None, seen: None };
     assert_eq!(follower.poll(&mut folder), 0, "{:?}", folder.failure);
     assert_eq!(folder.seen.take(), Some((from[0].to_string(), 1)));
-    // Another server takes over; the first has the partition still, and the connection stays.
+    // Another server takes over. The first one still serves the partition, and the connection stays
+    // open.
     old.publishing().fence(PART, "another writer publishes".into(), Some(1));
     follower.poll(&mut folder);
-    assert_eq!(folder.seen.take(), None, "nobody writes it");
+    assert_eq!(folder.seen.take(), None, "no server writes the partition");
     let failure = folder.failure.take().unwrap();
     assert!(failure.contains("only reads partition 0"), "{failure}");
     let new = write_at(&copy, &second, false);

@@ -1,4 +1,4 @@
-//! Updates by hand: forged frames, and frames that no client sends twice.
+//! Update requests on the wire: forged frames, and frames that no client sends twice.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn push(n_rows: u32) -> RequestBody {
     whole(Push { n_rows, ..Push::default() })
 }
 
-/// Returns a put of one piece, by a number that no other has.
+/// Returns a put of one piece with a number of its own.
 fn whole(push: Push) -> RequestBody {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let put = NEXT.fetch_add(1, Ordering::Relaxed).into();
@@ -33,7 +33,7 @@ fn publish(version: u32) -> RequestBody {
     RequestBody::Commit { version, step: CommitStep::Publish, label: 0 }
 }
 
-/// Returns the answer to a push, without rows.
+/// Returns the reply to a push; it has no rows.
 fn answer(plain: &mut PlainConnection, request: RequestBody, body: &[u8]) -> Reply {
     plain.ask_bytes(request, body);
     let (reply, rows) = plain.answer();
@@ -49,7 +49,7 @@ fn refusal(plain: &mut PlainConnection, request: RequestBody, body: &[u8]) -> Fa
 }
 
 #[test]
-fn pushes_that_lie_are_refused_and_change_nothing() {
+fn invalid_pushes_are_refused_and_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 3);
     let parts = vec![PartId(0), PartId(1)];
@@ -59,7 +59,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
     let two = [&row[..], &row[..]].concat();
     use FailureCode::{Elsewhere, Invalid, NotFound, TooLarge};
     let lies = [
-        // Lengths that do not fit the number of rows, among them those of rows of other lengths.
+        // Bodies whose length does not match the number of rows, or has rows of another length.
         (push(1), body(&[3], &row[1..]), Invalid),
         (push(1), body(&[3], &two), Invalid),
         (push(2), body(&[3, 4], &row), Invalid),
@@ -69,7 +69,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
         (push(25), body(&[3; 24], &row.repeat(24)), Invalid),
         (push(u32::MAX), body(&[3], &row), TooLarge),
         (push(ROWS_PER_PUSH_MAX as u32 + 1), vec![0; PUSH_BODY_BYTES_MAX], TooLarge),
-        // Rows that do not exist, are elsewhere, or are of two partitions.
+        // Rows that do not exist, are on another server, or are of two partitions.
         (push(1), body(&[100], &row), NotFound),
         (push(1), body(&[u32::MAX], &row), NotFound),
         (push(1), body(&[99], &row), Elsewhere),
@@ -95,7 +95,7 @@ fn pushes_that_lie_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn a_push_that_breaks_off_puts_nothing() {
+fn a_truncated_push_puts_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 1);
     let (server, address) = start(&config(&graph, 1));
@@ -109,16 +109,20 @@ fn a_push_that_breaks_off_puts_nothing() {
         plain.stream.write_all(&frame).unwrap();
         plain.stream.shutdown(std::net::Shutdown::Write).unwrap();
         let mut rest = Vec::new();
-        // A reset is as good an end as an orderly one.
+        // The server may reset the connection or close it.
         let _ = plain.stream.read_to_end(&mut rest);
-        assert!(rest.is_empty(), "no answer to half a push");
+        assert!(rest.is_empty(), "no reply to a truncated push");
     }
     let mut plain = PlainConnection::open(&address);
     plain
         .stream
         .write_all(&Prefix { head_bytes: 8, body_bytes: PUSH_BODY_BYTES_MAX + 1 }.to_bytes())
         .unwrap();
-    assert_eq!(plain.stream.read(&mut [0; PREFIX_BYTES]).unwrap_or(0), 0, "past every limit");
+    assert_eq!(
+        plain.stream.read(&mut [0; PREFIX_BYTES]).unwrap_or(0),
+        0,
+        "the body exceeds its limit"
+    );
     connect(&[&address]).commit().unwrap();
     Expected::new(100).check(&[&address], "nothing was put");
     assert_eq!(server.stats().iter().map(|s| s.pushes).sum::<u64>(), 0);
@@ -126,7 +130,7 @@ fn a_push_that_breaks_off_puts_nothing() {
 }
 
 #[test]
-fn a_server_that_takes_no_updates_says_what_to_do_and_continues() {
+fn a_read_only_server_refuses_updates_with_advice_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 1);
     let (server, address) = start(&ServerConfig { writable: false, ..config(&graph, 1) });
@@ -152,13 +156,13 @@ fn a_server_that_takes_no_updates_says_what_to_do_and_continues() {
 }
 
 #[test]
-fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
+fn a_commit_can_be_repeated_and_any_shard_accepts_a_push_of_any_row() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 2000, WIDTH, 1);
     let (server, address) = start(&config(&graph, 3));
     let client = connect(&[&address]);
     let mut expected = Expected::new(2000);
-    expected.check(&[&address], "resident before it is put");
+    expected.check(&[&address], "resident before the put");
     let ports = PlainConnection::open(&address).describe().shard_ports;
     for (turn, port) in (1..).zip(ports) {
         let mut plain = PlainConnection::open(&format!("127.0.0.1:{port}"));
@@ -184,8 +188,9 @@ fn a_commit_can_be_repeated_and_any_shard_takes_a_push_of_any_row() {
 }
 
 #[test]
-fn past_a_shards_room_pushes_are_asked_to_come_back_and_then_go_through() {
-    // 1 MiB rows, three to a push: each push takes 9 MiB of the 56 that are for bulk.
+fn pushes_beyond_the_memory_of_a_shard_are_refused_and_succeed_later() {
+    // Each push has three rows of 1 MiB and takes 9 of the 56 MiB that a shard has for bulk
+    // requests.
     const WIDE: u32 = 1 << 18;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 8, WIDE, 1);
@@ -196,13 +201,13 @@ fn past_a_shards_room_pushes_are_asked_to_come_back_and_then_go_through() {
     let mut waiting: Vec<PlainConnection> =
         (0..6).map(|_| PlainConnection::open(&address)).collect();
     for plain in &mut waiting {
-        // Admitted by its head, and then it waits for the rest of its body.
+        // The server admits the push by its head, then waits for the rest of its body.
         plain.stream.write_all(&frame).unwrap();
         plain.stream.write_all(&wide[..1000]).unwrap();
     }
     let mut late = PlainConnection::open(&address);
     let end = Instant::now() + Duration::from_secs(5);
-    // The heads before may take a moment to be read.
+    // The server may not have read all earlier heads yet.
     loop {
         match answer(&mut late, push(3), &wide) {
             Reply::Failure(failure) => {
@@ -210,7 +215,7 @@ fn past_a_shards_room_pushes_are_asked_to_come_back_and_then_go_through() {
                 assert!(!failure.retry_after.is_zero());
                 break;
             }
-            Reply::Pushed { .. } => assert!(Instant::now() < end, "the room has no end"),
+            Reply::Pushed { .. } => assert!(Instant::now() < end, "no push is refused"),
             other => panic!("{other:?}"),
         }
     }
@@ -223,8 +228,8 @@ fn past_a_shards_room_pushes_are_asked_to_come_back_and_then_go_through() {
 }
 
 #[test]
-fn large_puts_that_were_left_behind_keep_no_short_one_waiting() {
-    // Rows of 4 kB, of which 256 MiB are announced and few come.
+fn abandoned_large_puts_do_not_block_a_short_one() {
+    // Each large put announces 256 MiB in rows of 4 kB, and sends one row.
     const WIDE: u32 = 1024;
     const ANNOUNCED: u32 = (256 << 20) / (4 * WIDE);
     let dir = tempfile::tempdir().unwrap();
@@ -245,14 +250,14 @@ fn large_puts_that_were_left_behind_keep_no_short_one_waiting() {
             assert_eq!(failure.code, FailureCode::Overloaded);
             assert!(!failure.retry_after.is_zero());
         }
-        other => panic!("a fourth has room: {other:?}"),
+        other => panic!("the server admitted a fourth put: {other:?}"),
     }
     assert_eq!(answer(&mut plain, push(1), &body(&[5], &row)), Reply::Pushed { version: 2 });
     server.stop().unwrap();
 }
 
 #[test]
-fn two_puts_of_one_number_are_not_mixed_and_the_second_is_refused() {
+fn another_put_with_the_same_number_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 1);
     let (server, address) = start(&config(&graph, 1));
@@ -274,7 +279,7 @@ fn two_puts_of_one_number_are_not_mixed_and_the_second_is_refused() {
 }
 
 #[test]
-fn a_commit_after_one_that_was_cut_off_has_what_was_put_since_at_any_writer() {
+fn a_commit_after_an_interrupted_one_contains_later_puts_at_any_writer() {
     for part in 0..2 {
         let dir = tempfile::tempdir().unwrap();
         let graph = feature_graph(dir.path(), 100, WIDTH, 2);
@@ -291,17 +296,20 @@ fn a_commit_after_one_that_was_cut_off_has_what_was_put_since_at_any_writer() {
         assert_eq!(client.put_rows("feat", &put, &put_rows(&put, 1)).unwrap().version, 3);
         assert_eq!(client.commit().unwrap(), 3);
         expected.put(&put, 1);
-        expected.check(&addresses, "committed after a commit that was cut off");
+        expected.check(&addresses, "committed after an interrupted one");
         for (part, (server, _)) in (0..).map(PartId).zip(&servers) {
             let publishing = server.publishing();
             let made = [2, 3].map(|version| publishing.live().commit_of(part, version).unwrap());
-            assert_ne!(made[0], made[1], "partition {part}: a version each");
+            assert_ne!(
+                made[0], made[1],
+                "partition {part}: versions 2 and 3 have commits of their own"
+            );
         }
         servers.into_iter().for_each(|(server, _)| server.stop().unwrap());
     }
 }
 
-/// Has a writer take a step of the commit of version 2.
+/// Makes a writer take one step of the commit of version 2.
 fn take_step(address: &str, step: CommitStep, commit: CommitId) {
     let label = u128::from_be_bytes(commit.to_bytes());
     let body = RequestBody::Commit { version: 2, step, label };
@@ -309,9 +317,9 @@ fn take_step(address: &str, step: CommitStep, commit: CommitId) {
     assert!(matches!(taken, Reply::Committed { version: 2, .. }), "{taken:?}");
 }
 
-/// Two clients that commit at once have each prepared the version at one of the writers.
+/// Two clients commit concurrently, and each has prepared the version at one of the writers.
 #[test]
-fn a_commit_has_the_smallest_id_that_is_prepared_unless_another_is_committed() {
+fn the_smallest_prepared_commit_is_published_unless_another_is_already() {
     for is_committed in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let graph = feature_graph(dir.path(), 100, WIDTH, 2);
@@ -337,7 +345,7 @@ fn a_commit_has_the_smallest_id_that_is_prepared_unless_another_is_committed() {
 }
 
 #[test]
-fn no_writer_publishes_what_another_has_not_prepared() {
+fn no_writer_publishes_a_version_that_another_has_not_prepared() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 100, WIDTH, 2);
     let [first, second] =

@@ -1,4 +1,4 @@
-//! Versions that have come halfway: to some of many partitions at a follower, or at a writer.
+//! Incomplete versions, which have reached a follower or a writer for some of many partitions only.
 
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,11 +15,11 @@ use lodestore_store::follow::Manifest;
 
 use super::*;
 
-/// More than a message names versions of.
+/// More partitions than one message can name versions of.
 const N_PARTS: u16 = 80;
 const N_NODES: u32 = N_PARTS as u32;
 
-/// A server that follows, and what brings it versions.
+/// A server that follows a writer, and the [`Follower`] that fetches versions for it.
 struct Following {
     follower: Follower,
     server: Server,
@@ -43,7 +43,7 @@ impl Following {
         Self { follower, server, address }
     }
 
-    /// Takes the newest version of these partitions over, and leaves the others.
+    /// Installs the newest version of these partitions only.
     fn take(&mut self, parts: Range<u16>) {
         let n_expected = parts.len();
         let mut taking = Taking { installer: self.server.installer(), parts };
@@ -51,7 +51,7 @@ impl Following {
     }
 }
 
-/// A server that takes the versions of some partitions over.
+/// A server that installs new versions of some partitions only.
 struct Taking {
     installer: Installer,
     parts: Range<u16>,
@@ -79,7 +79,7 @@ impl FollowedServer for Taking {
 }
 
 #[test]
-fn a_client_goes_back_in_time_on_none_of_many_partitions() {
+fn a_client_with_many_partitions_goes_back_in_time_on_none() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
     testing::edges::add_edges(&graph);
@@ -89,7 +89,8 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     connect(&[&address]).put_rows("feat", &all, &put_rows(&all, 1)).unwrap();
     connect(&[&address]).commit().unwrap();
-    // More than a message names are ahead at the one, and some of them behind at the other.
+    // More partitions are ahead at the near follower than one message can name, and some of them
+    // are behind at the far one.
     near.take(0..72);
     far.take(0..40);
     for _ in 0..12 {
@@ -108,7 +109,8 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
             all[30..].iter().for_each(|&id| see(&[id]));
         }
     }
-    // Of a partition that is behind no more is promised than it has, however many are ahead.
+    // A client does not require a newer version of a partition that is behind, however many others
+    // are ahead.
     let alone = connect(&[&near.address]);
     for id in &all[72..] {
         for _ in 0..2 {
@@ -121,8 +123,7 @@ fn a_client_goes_back_in_time_on_none_of_many_partitions() {
     writer.stop().unwrap();
 }
 
-/// A proxy of a server that lets a number of connections through, and closes all others
-/// immediately.
+/// A proxy that lets a number of connections through to a server, and closes all others.
 struct Relay {
     address: String,
     left: Arc<AtomicI64>,
@@ -154,7 +155,7 @@ impl Relay {
         self.left.store(n, Ordering::SeqCst);
     }
 
-    /// Returns the number of connections that came since [`Relay::OPEN`] were admitted.
+    /// Returns the number of connections since [`Relay::OPEN`] were admitted.
     fn n_come(&self) -> i64 {
         Self::OPEN - self.left.load(Ordering::SeqCst)
     }
@@ -165,7 +166,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Write);
 }
 
-/// Checks the turns of all rows, and that the client knows no partition by an earlier one.
+/// Checks the turns of all rows, pulled together and one by one.
 fn check_turns(client: &Client, all: &[NodeId], turn_of_part: impl Fn(u16) -> u32) {
     for _ in 0..3 {
         let rows = pull(client, all).unwrap();
@@ -179,10 +180,11 @@ fn check_turns(client: &Client, all: &[NodeId], turn_of_part: impl Fn(u16) -> u3
     }
 }
 
-/// One writer has published its many partitions, and another was gone before it could. The client
-/// reads the rows that the first has acknowledged, also where a follower is asked first.
+/// One writer has published its many partitions; the other became unreachable before it could
+/// publish. The client reads the rows that the first has published, even if it asks a follower
+/// first.
 #[test]
-fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
+fn a_client_reads_what_an_interrupted_commit_of_many_partitions_has_published() {
     const OF_FIRST: u16 = 72;
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, WIDTH, N_PARTS);
@@ -196,14 +198,15 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     let relay = Relay::new(&second_address);
     let mut near = Following::new(&first_address, &dir.path().join("near"), 0..OF_FIRST);
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    // A client that knows of no version asks the first that it is given.
+    // A client that has seen no version asks the first address that it was given.
     let addresses = [near.address.clone(), first_address, relay.address.clone()];
     let once = ClientConfig { attempts: 1, ..ClientConfig::default() };
     let connect = || Client::connect(&addresses, once.clone()).unwrap();
     let client = connect();
     relay.admit(Relay::OPEN);
     assert_eq!(client.commit().unwrap(), 2);
-    // The last two connections to a writer are for its second step, and to see what it has then.
+    // The last two connections to a writer are for the publish step and for reading its version
+    // afterwards.
     let n_before_publish = relay.n_come() - 2;
     near.take(0..OF_FIRST);
     for turn in [1u32, 2] {
@@ -217,7 +220,8 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
         assert!(error.to_string().contains(&relay.address), "{error}");
         let has = |part: u16| if part < OF_FIRST { turn } else { turn - 1 };
         check_turns(&client, &all, has);
-        // A put now is for the version after that at all of them, whatever the one has reached.
+        // Every writer accepts this put for the version after that, whether or not it has
+        // published.
         relay.admit(Relay::OPEN);
         let put = client.put_rows("feat", &all[..1], &put_rows(&all[..1], turn)).unwrap();
         assert_eq!(put.version, version + 1);
@@ -233,9 +237,9 @@ fn what_a_commit_over_many_partitions_has_reached_is_read_from_then_on() {
     }
 }
 
-/// It publishes, but the client has not seen which version it has then.
+/// The writer publishes, but the client cannot read its version afterwards.
 #[test]
-fn a_commit_whose_version_is_not_seen_fails() {
+fn a_commit_whose_version_cannot_be_read_fails() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), 8, WIDTH, 1);
     let (server, address) = start(&config(&graph, 1));

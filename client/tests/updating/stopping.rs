@@ -1,5 +1,5 @@
-//! A server that stops under puts: each of them is acknowledged or fails with a reason, and what
-//! was acknowledged is there afterwards.
+//! A server that stops during puts: each put is acknowledged or fails with a reason, and
+//! acknowledged rows are not lost.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use std::thread;
 use super::*;
 
 #[test]
-fn a_stop_under_puts_loses_nothing_that_was_acknowledged() {
+fn a_stop_during_puts_loses_no_acknowledged_row() {
     const N_NODES: u32 = 2000;
     const N_WRITERS: u32 = 6;
     let dir = tempfile::tempdir().unwrap();
@@ -61,11 +61,11 @@ fn a_stop_under_puts_loses_nothing_that_was_acknowledged() {
         for (row, &id) in rows.chunks_exact(ROW_BYTES).zip(&ids) {
             let (found, acknowledged) =
                 (turn_of(id, row), acknowledged[id.index()].load(Ordering::SeqCst));
-            // The last put of its writer may be there without having been acknowledged.
+            // The last put of a writer may be durable although its acknowledgement was lost.
             assert!(found >= acknowledged, "node {id}: {acknowledged} acknowledged, {found} found");
             expected.turns[id.index()] = found;
         }
-        assert!(expected.turns.iter().any(|&turn| turn > 1000 * round), "something was put");
+        assert!(expected.turns.iter().any(|&turn| turn > 1000 * round), "the server accepted puts");
         println!("round {round}: {:?}, stopped in {stopped:?}", started.elapsed());
         server.stop().unwrap();
     }

@@ -1,4 +1,4 @@
-//! Tensors that are dropped, added and made again while clients know them.
+//! Tensors that are dropped, added and created again while clients know them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const N_NODES: u32 = 600;
 /// Adds a tensor of one f32 whose rows are all `value`.
 fn add(graph: &Path, name: &str, value: f32) {
     let graph = Graph::open(graph).unwrap();
-    let live = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
+    let handle = GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).unwrap();
     let spec = TensorSpec::new(name, Dtype::F32, 1).unwrap();
-    let mut tensor = Arc::new(live).new_tensor(spec, SegmentCodec::Raw).unwrap();
+    let mut tensor = Arc::new(handle).new_tensor(spec, SegmentCodec::Raw).unwrap();
     tensor.write_rows(&value.to_le_bytes().repeat(N_NODES as usize)).unwrap();
     tensor.finish().unwrap();
 }
@@ -26,7 +26,7 @@ fn drop_one(graph: &Path, name: &str) {
     drop(drop_tensor(Graph::open(graph).unwrap(), name).unwrap());
 }
 
-/// A server that comes back at the same socket each time, and an idle client of it.
+/// A server that restarts on the same socket, and an idle client of it.
 struct Idle {
     graph: PathBuf,
     config: ServerConfig,
@@ -48,14 +48,14 @@ impl Idle {
         Self { graph, config, server, client }
     }
 
-    /// Stops the server, changes its folder, and starts it again.
+    /// Stops the server, changes its graph or configuration, and starts it again.
     fn restart(&mut self, change: impl FnOnce(&Path, &mut ServerConfig)) {
         self.server.take().unwrap().stop().unwrap();
         change(&self.graph, &mut self.config);
         self.server = Some(Server::start(&self.config).unwrap());
     }
 
-    /// Returns the value that all rows of a tensor have.
+    /// Returns the value that all rows of a tensor share.
     fn value(&self, tensor: &str) -> Result<f32, ClientError> {
         let ids = shuffled_ids(N_NODES, 200);
         let mut out = vec![0xEE; ids.len() * 4];
@@ -72,7 +72,7 @@ fn a_client_that_was_idle_reads_no_rows_of_another_tensor() {
     let tensors = [("h1", 1.0), ("h2", 2.0), ("h3", 3.0)];
     let mut idle = Idle::new(dir.path(), &tensors, "v:1xf32");
     assert_eq!(idle.value("h1").unwrap(), 1.0);
-    // What was behind it has other places now.
+    // The tensors after the dropped one now have other positions.
     idle.restart(|graph, _| drop_one(graph, "h1"));
     let error = idle.value("h1").unwrap_err();
     assert!(matches!(error, ClientError::TensorGone { is_replaced: false, .. }), "{error}");
@@ -84,7 +84,7 @@ fn a_client_that_was_idle_reads_no_rows_of_another_tensor() {
     idle.client.sync_pull("h3", &ids, &mut row).unwrap();
     assert_eq!(f32::from_le_bytes(row), 33.0);
     assert_eq!(idle.value("h2").unwrap(), 2.0);
-    // Made again it is another one, also where the old one had been.
+    // A tensor created again is another tensor, even at the position of the old one.
     idle.restart(|graph, _| {
         drop_one(graph, "h2");
         add(graph, "h2", 22.0);
@@ -98,7 +98,7 @@ fn a_client_that_was_idle_reads_no_rows_of_another_tensor() {
 }
 
 #[test]
-fn a_tensor_that_is_added_is_no_other_graph() {
+fn a_graph_with_an_added_tensor_is_the_same_graph() {
     let dir = tempfile::tempdir().unwrap();
     let mut idle = Idle::new(dir.path(), &[("h1", 1.0)], "v:1xf32");
     idle.restart(|graph, _| add(graph, "h2", 2.0));
@@ -109,7 +109,7 @@ fn a_tensor_that_is_added_is_no_other_graph() {
 }
 
 #[test]
-fn a_volatile_tensor_of_another_shape_is_noticed_after_a_restart() {
+fn a_volatile_tensor_declared_with_another_shape_is_noticed_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut idle = Idle::new(dir.path(), &[], "v:2xf32");
     let pull = |idle: &Idle| {
@@ -124,7 +124,7 @@ fn a_volatile_tensor_of_another_shape_is_noticed_after_a_restart() {
             .map(drop)
     };
     pull(&idle).unwrap();
-    // As many bytes, and other elements.
+    // Rows of the same size, with other elements.
     idle.restart(|_, config| config.volatile = vec!["v:4xf16".parse().unwrap()]);
     let error = pull(&idle).unwrap_err();
     assert!(matches!(error, ClientError::VolatileChanged { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Everything that can be wrong, by the client and by the wire.
+//! Invalid calls of a client, and invalid requests on the wire.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use lodestore_schema::{Failure, Prefix, Reply, Request, RequestBody, WireVersion
 
 use super::*;
 
-/// The wire by hand, of some versions.
+/// A raw connection that speaks a given range of wire versions.
 struct Plain(TcpStream);
 
 impl Plain {
@@ -50,7 +50,7 @@ fn name(text: &str) -> Name {
 }
 
 #[test]
-fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
+fn every_invalid_request_is_refused_and_the_connection_stays_usable() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:1xf32/500"]));
@@ -105,7 +105,7 @@ fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
 }
 
 #[test]
-fn peers_of_older_versions_are_reported() {
+fn requests_above_the_wire_version_of_a_connection_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:1xf32"]));
@@ -118,13 +118,13 @@ fn peers_of_older_versions_are_reported() {
     let body = RequestBody::Claim { tensor: name("h1") };
     let failure = plain.failure(body, &[0; 8]);
     assert!(failure.message.contains("`claim`"), "{failure}");
-    // What it has is served as before.
+    // Requests of the older version are still served.
     assert!(matches!(plain.ask(RequestBody::Describe, &[]), Reply::Description(_)));
     server.stop().unwrap();
 }
 
 #[test]
-fn what_a_client_asks_wrongly_is_an_error_of_its_own_kind() {
+fn invalid_calls_fail_with_their_own_kind_of_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let settings = ServerConfig { tier_bytes: 4 << 20, ..config(&graph, &["h1:60xf32"]) };
@@ -170,7 +170,7 @@ fn what_a_client_asks_wrongly_is_an_error_of_its_own_kind() {
     ));
     drop(publisher);
     server.stop().unwrap();
-    // A server that was started without either takes none.
+    // A server that was started without volatile tensors and without memory for them declares none.
     let (server, address) = start(&config(&graph, &[]));
     let client = connect(&[&address], Duration::from_secs(3));
     let error = client.declare(&info("h1", 60)).unwrap_err();
@@ -179,20 +179,20 @@ fn what_a_client_asks_wrongly_is_an_error_of_its_own_kind() {
 }
 
 #[test]
-fn a_server_without_the_memory_does_not_start() {
+fn a_server_without_enough_memory_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
-    // 3000 rows of 240 bytes and 16 more.
+    // 3000 rows of 240 bytes, each with 16 bytes more.
     let needed = 3000 * 256;
     let with = |tier_bytes| ServerConfig { tier_bytes, ..config(&graph, &["h1:60xf32"]) };
-    let told = Server::start(&with(needed - 1)).err().unwrap().to_string();
-    assert!(told.contains("takes 768000 bytes") && told.contains("767999"), "{told}");
+    let message = Server::start(&with(needed - 1)).err().unwrap().to_string();
+    assert!(message.contains("takes 768000 bytes") && message.contains("767999"), "{message}");
     let (server, address) = start(&with(needed));
     let client = connect(&[&address], LONG);
     let stats = client.stats().unwrap();
     assert_eq!(stats[0].1.volatile.n_bytes, needed);
     let tiers: u64 = server.stats().iter().map(|shard| shard.tier_bytes).sum();
-    assert_eq!(tiers, 0, "no memory is left for others");
+    assert_eq!(tiers, 0, "no memory is left for tiers");
     server.stop().unwrap();
     let (server, _) = start(&with(needed + (1 << 20)));
     let tiers: u64 = server.stats().iter().map(|shard| shard.tier_bytes).sum();

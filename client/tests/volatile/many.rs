@@ -1,15 +1,15 @@
-//! Publishers and pullers in all interleavings that real threads come to.
+//! Concurrent publishers and pullers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// Stamps that each publisher goes through.
+/// The last stamp of each publisher.
 const LAST: Stamp = 2_000;
 /// Nodes of each publisher.
 const N_EACH: u32 = 40;
 
-/// Publishes stamp after stamp of a range, and reports each when it is there.
+/// Publishes every stamp of a range, and records each once it is published.
 fn publish_all(address: &str, ids: &[NodeId], newest: &AtomicU32) {
     let client = connect(&[address], LONG);
     let mut publisher = client.publisher();
@@ -21,7 +21,7 @@ fn publish_all(address: &str, ids: &[NodeId], newest: &AtomicU32) {
     }
 }
 
-/// Pulls until all is published, and checks each row.
+/// Pulls until the last stamp is published, and checks each row.
 fn pull_all(client: &Client, seed: u64, newest: &[AtomicU32]) -> u32 {
     let mut state = seed;
     let mut below = |bound: u32| {
@@ -31,13 +31,13 @@ fn pull_all(client: &Client, seed: u64, newest: &[AtomicU32]) -> u32 {
     let mut n_pulls = 0;
     loop {
         let all = newest.iter().map(|of| of.load(Ordering::Acquire)).min().unwrap();
-        // What is there, what was a moment ago, and what is not there yet.
+        // A stamp that is published, has just been published, or is not published yet.
         let min_stamp = (all + 2).saturating_sub(below(5)).clamp(1, LAST);
         let ids: Vec<NodeId> = (0..16).map(|_| NodeId(below(2 * N_EACH))).collect();
         let mut out = vec![0xEE; ids.len() * ROW_BYTES];
         let wanted = StampWanted::awaited(min_stamp);
         let pulled = client.pull_volatile("h1", &ids, wanted, &mut out).unwrap();
-        assert!(pulled.is_whole(), "all stamps come");
+        assert!(pulled.is_whole(), "every stamp is published in time");
         check(&ids, &(out, pulled), min_stamp);
         n_pulls += 1;
         if all == LAST {
@@ -47,7 +47,7 @@ fn pull_all(client: &Client, seed: u64, newest: &[AtomicU32]) -> u32 {
 }
 
 #[test]
-fn no_row_is_torn_or_older_than_asked_with_several_publishers_and_pullers() {
+fn no_row_is_torn_or_older_than_required_with_several_publishers_and_pullers() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 1);
     let unix = dir.path().join("lode.sock");
@@ -71,17 +71,16 @@ fn no_row_is_torn_or_older_than_asked_with_several_publishers_and_pullers() {
             .collect();
         pullers.into_iter().map(|puller| puller.join().unwrap()).sum()
     });
-    assert!(n_pulls > 1_000, "{n_pulls} pulls met {LAST} publications of two publishers");
+    assert!(n_pulls > 1_000, "{n_pulls} pulls during {LAST} publications of two publishers");
     server.stop().unwrap();
 }
 
 #[test]
-fn more_pulls_wait_than_may_and_those_that_wait_are_answered() {
+fn many_waiting_pulls_are_all_answered() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 1);
     let config = ServerConfig { n_shards: 1, ..config(&graph, &["h1:60xf32"]) };
     let (server, address) = start(&config);
-    // One attempt: without room there is no other.
     let settings = || ClientConfig { deadline: LONG, ..ClientConfig::default() };
     let client = Client::connect(&[&address], settings()).unwrap();
     let n_waiting = 60;

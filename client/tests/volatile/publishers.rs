@@ -1,4 +1,4 @@
-//! Publishers that come, meet, and die.
+//! Publishers that compete for claims, are dropped, or lose their server.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use lodestore_client::volatile::VolatilePublisher;
 
 use super::*;
 
-/// Claims ids that another publisher may still have for a moment.
+/// Claims ids, waiting until the claims of a dropped publisher have ended.
 pub(super) fn claim(publisher: &mut dyn VolatilePublisher, ids: &[Range<u32>]) {
     let end = Instant::now() + LONG;
     while let Err(error) = publisher.claim("h1", ids) {
         assert_eq!(refused(&error), Some(FailureCode::Held), "{error}");
-        assert!(Instant::now() < end, "its claims are not released");
+        assert!(Instant::now() < end, "the claims of the dropped publisher did not end");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 #[test]
-fn what_a_dead_publisher_had_is_free_and_its_rows_are_forgotten_at_the_next_claim() {
+fn a_dropped_publisher_releases_its_claims_and_the_next_claim_clears_its_rows() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let (server, address) = start(&config(&graph, &["h1:60xf32"]));
@@ -33,7 +33,7 @@ fn what_a_dead_publisher_had_is_free_and_its_rows_are_forgotten_at_the_next_clai
         assert!(error.to_string().contains("have a publisher already"), "{error}");
     }
     drop(first);
-    // Its rows stay until another has claimed them.
+    // Its rows stay until another publisher claims them.
     let found = pull(&client, &ids, StampWanted::now(9)).unwrap();
     check(&ids, &found, 9);
     assert!(found.1.is_whole());
@@ -45,7 +45,7 @@ fn what_a_dead_publisher_had_is_free_and_its_rows_are_forgotten_at_the_next_clai
     let found = pull(&client, &ids, StampWanted::now(0)).unwrap();
     check(&ids, &found, 0);
     assert_eq!((found.1.is_whole(), found.1.oldest()), (true, Some(1)));
-    // The same publisher goes back by claiming again.
+    // A publisher can go back to an earlier stamp by claiming its rows again.
     assert_eq!(second.claim("h1", &[0..1500]).unwrap(), 1500);
     second.publish("h1", &ids[3..4], &rows_of(&ids[3..4], 0), 0).unwrap();
     let found = pull(&client, &ids[..5], StampWanted::now(0)).unwrap();
@@ -55,7 +55,7 @@ fn what_a_dead_publisher_had_is_free_and_its_rows_are_forgotten_at_the_next_clai
 }
 
 #[test]
-fn a_publisher_whose_server_stops_learns_of_it_and_claims_again() {
+fn a_publisher_reports_that_its_server_stopped_and_can_claim_again() {
     let dir = tempfile::tempdir().unwrap();
     let graph = feature_graph(dir.path(), N_NODES, 2, 2);
     let settings = config(&graph, &["h1:60xf32"]);
@@ -71,13 +71,13 @@ fn a_publisher_whose_server_stops_learns_of_it_and_claims_again() {
     assert!(matches!(gone, ClientError::Unavailable { .. }), "{gone}");
     let lost = publisher.publish("h1", &ids, &rows, 4).unwrap_err();
     assert!(matches!(lost, ClientError::ClaimsLost { .. }), "{lost}");
-    // On the same port, so that the client finds it.
+    // The server restarts on the same port, so that the client finds it.
     let again = ServerConfig { listen: Some(address.parse().unwrap()), ..settings };
     let (server, _) = start(&again);
     let lost = publisher.publish("h1", &ids, &rows, 4).unwrap_err();
     assert!(matches!(lost, ClientError::ClaimsLost { .. }), "{lost}");
     let found = pull(&client, &ids, StampWanted::now(0)).unwrap();
-    assert_eq!(found.1.lacking().len(), ids.len(), "its rows were in memory alone");
+    assert_eq!(found.1.lacking().len(), ids.len(), "the rows existed only in memory");
     publisher.claim("h1", &[0..N_NODES]).unwrap();
     publisher.publish("h1", &ids, &rows, 3).unwrap();
     check(&ids, &pull(&client, &ids, StampWanted::now(3)).unwrap(), 3);

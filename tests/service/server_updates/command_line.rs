@@ -153,7 +153,7 @@ fn put_commit_gather_compact_and_restart() {
     let server = served.serve("");
     served.check(&[&server.address]);
     let refused = served.put(&[&server.address.clone()], &[1], 3, &["--commit"]);
-    refused.failed(1, &["no server takes puts of partition", "--writable"]);
+    refused.failed(1, &["no server accepts puts for partition", "--writable"]);
     served.check(&[&server.address]);
     server.stop();
 }

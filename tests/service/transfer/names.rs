@@ -64,7 +64,7 @@ fn a_server_of_two_names_is_one_writer_and_is_put_to_once() {
     assert_eq!(put(&early, 1).unwrap(), 1);
     let into = two.folders[1].display();
     let itself = format!("transfer 1 --from {a} --into {into} --to {also_a}");
-    lode_line(&itself).failed(1, &["the source as well as the target"]);
+    lode_line(&itself).failed(1, &["both source and target"]);
     // It has started again, and has been asked at one of its names since.
     first.stop();
     let first = Serving::start(&two.folders[0], &more.replace("127.0.0.1:0", &a));

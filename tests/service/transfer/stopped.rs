@@ -111,7 +111,7 @@ fn the_command_names_the_hanging_server_and_the_remedy() {
     let copy = format!("transfer 1 --from {from} --to {to} --into {into}");
     let start = Instant::now();
     lode_line(&format!("{copy} --deadline 5"))
-        .failed(1, &[from, "for 5 s", "run the same command"]);
+        .failed(1, &[from, "within 5 s", "repeat the same move"]);
     assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
     signal(&source.child, Signal::CONT);
     lode_line(&copy).succeeded();

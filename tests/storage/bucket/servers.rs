@@ -143,7 +143,7 @@ fn a_writer_that_was_taken_over_takes_no_more_puts_and_does_not_start_again() {
     let second = home.publish(&other, "--take-over").unwrap();
     wait_for("the first one is fenced", || {
         let put = home.put_through(&first.address, 3);
-        put.code != Some(0) && put.stderr.contains("no server takes puts of partition")
+        put.code != Some(0) && put.stderr.contains("no server accepts puts for partition")
     });
     // It answers reads, and says what is wrong.
     assert_eq!(stat(&first)["writable"], false);

@@ -1,4 +1,4 @@
-//! etcd by its gateway: JSON over HTTP, keys and values in base64.
+//! etcd over its gateway: JSON over HTTP, keys and values in base64.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Arc, Mutex};
@@ -17,35 +17,35 @@ use ureq::{Agent, Body};
 use super::super::{MAP_BYTES_MAX, SERVERS_MAX};
 use super::{EtcdAccess, EtcdLocation};
 
-/// Longest time for a call.
+/// Time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a first answer is waited for.
+/// How long a first reply is waited for.
 pub(super) const CALL_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a watch continues before it is begun again: an etcd that is gone is noticed by then.
+/// Duration of a watch before it is started again, by which a lost etcd is noticed.
 pub(super) const WATCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most bytes of a failure that are read.
 const FAILURE_BYTES_MAX: u64 = 4096;
 
-/// An answer that is no failure, or one that the next token mends.
+/// A successful reply, or a failure that a new token ends.
 enum Answer {
     Body(Body),
-    /// The token is not valid, or is not one any more.
+    /// The token is not valid, or not any more.
     TokenRefused,
 }
 
-/// The failure, as a sentence.
+/// The error is a sentence.
 pub(super) type GatewayResult<T> = Result<T, String>;
 
 /// A client of etcd's gateway.
 pub(super) struct Gateway {
     place: EtcdLocation,
     access: EtcdAccess,
-    /// What etcd has given the user last; none before that, and after etcd has refused it.
+    /// The user's latest token; `None` before the first, and after etcd has refused it.
     token: Mutex<Option<String>>,
     calls: Agent,
     watches: Agent,
-    /// The endpoint that answered last.
+    /// The endpoint that replied last.
     current: Mutex<usize>,
 }
 
@@ -68,16 +68,16 @@ struct Pair {
     value: String,
 }
 
-/// Returns the graph that a value names; nonsense is no graph's name.
+/// Returns the graph that a value names; an invalid value names none.
 fn graph_in(pair: &Pair) -> String {
     let bytes = STANDARD.decode(&pair.value).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns what sends requests, each within this time.
+/// Returns an agent whose requests have this time limit.
 fn agent(timeout: Duration, access: &EtcdAccess) -> Agent {
     let config = Agent::config_builder().timeout_global(Some(timeout)).max_redirects(0);
-    // Failures have a text.
+    // The text of a failure is reported.
     let config = config.http_status_as_error(false);
     let Some(tls) = &access.tls else { return config.build().into() };
     let provider = Arc::new(ring::default_provider());
@@ -91,7 +91,7 @@ fn agent(timeout: Duration, access: &EtcdAccess) -> Agent {
     config.tls_config(builder.client_cert(identity).build()).build().into()
 }
 
-/// Returns a key as ureq takes it.
+/// Returns a key in the form that ureq reads.
 fn pem_of(key: &PrivateKeyDer<'_>) -> Vec<u8> {
     let label = match key {
         PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
@@ -106,22 +106,22 @@ fn certificates(all: &[CertificateDer<'static>]) -> Vec<Certificate<'static>> {
     all.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect()
 }
 
-/// Returns whether a connection ended as it does where the certificate of a client is refused: with
-/// an alert, unless the client was still writing.
+/// Returns whether a connection ended as if the certificate of the client was refused: with an
+/// alert, or with a broken connection if the client was still writing.
 fn is_ended_for_certificate(text: &str) -> bool {
     ["received fatal alert", "Broken pipe", "Connection reset"].iter().any(|it| text.contains(it))
 }
 
-/// Returns what an answer says that is a failure, in one line.
+/// Returns the text of a failure, in one line.
 fn refusal(status: u16, text: &str) -> String {
     let told: Value = serde_json::from_str(text).unwrap_or_default();
     let reason = told["error"].as_str().or(told["message"].as_str()).unwrap_or(text.trim());
     let advice = if reason.contains("user name is empty") {
-        "; it wants a user and a password"
+        "; etcd requires a user and a password"
     } else if reason.contains("CommonName of client") {
-        "; show a certificate without a common name, which etcd takes beside users"
+        "; present a certificate without a common name, which etcd accepts along with users"
     } else if reason.contains("HTTP request to an HTTPS server") {
-        "; it wants TLS"
+        "; etcd requires TLS"
     } else {
         ""
     };
@@ -144,10 +144,10 @@ impl Gateway {
         let body = json!({"key": key, "range_end": range_end, "limit": SERVERS_MAX});
         let ranged: Ranged = self.call("kv/range", &body)?;
         let revision = ranged.header.revision.parse().map_err(|_| "no revision".to_owned())?;
-        // What is no base64 is no value of etcd's, and so no server's.
+        // A value that is not base64 is not from etcd, and names no server.
         let values = ranged.kvs.into_iter().map(|pair| STANDARD.decode(pair.value));
         let values = values.map(Result::unwrap_or_default).collect();
-        // After the servers, none of which is there before it.
+        // Read after the servers: each server registers after the graph is set.
         Ok((values, self.graph()?, revision))
     }
 
@@ -157,7 +157,7 @@ impl Gateway {
         Ok(ranged.kvs.first().map(graph_in))
     }
 
-    /// Sets the graph of the prefix, unless it has one; returns the graph that it has then.
+    /// Sets the graph of the prefix unless it has one; returns the graph of the prefix.
     pub(super) fn claim(&self, graph: &str) -> GatewayResult<String> {
         let key = STANDARD.encode(self.place.graph());
         let absent = json!({
@@ -177,7 +177,7 @@ impl Gateway {
         Ok(found.as_ref().map(graph_in).unwrap_or_default())
     }
 
-    /// Waits until a server's key changes after `revision`, [`WATCH_TIMEOUT`] at most.
+    /// Waits until the key of a server changes after `revision`, at most [`WATCH_TIMEOUT`].
     pub(super) fn wait_for_change(&self, revision: u64) -> GatewayResult<()> {
         let (key, range_end) = self.servers();
         let start = (revision + 1).to_string();
@@ -189,7 +189,7 @@ impl Gateway {
         loop {
             line.clear();
             match lines.read_line(&mut line) {
-                // Either is an end of the watch; whatever changed is seen by the next look.
+                // Both end the watch; the next range sees every change.
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(_) => {}
             }
@@ -207,19 +207,19 @@ impl Gateway {
         granted["ID"].as_str().map(str::to_owned).ok_or_else(|| "no lease was granted".to_owned())
     }
 
-    /// Keeps a lease; `false` if it is gone.
+    /// Renews a lease; returns `false` if it has expired.
     pub(super) fn keep_alive(&self, lease: &str) -> GatewayResult<bool> {
         let kept: Value = self.call("lease/keepalive", &json!({"ID": lease}))?;
         let seconds = kept["result"]["TTL"].as_str().and_then(|ttl| ttl.parse::<u64>().ok());
         Ok(seconds.is_some_and(|seconds| seconds > 0))
     }
 
-    /// Ends a lease, and with it its key.
+    /// Revokes a lease, which removes its key.
     pub(super) fn revoke(&self, lease: &str) -> GatewayResult<()> {
         self.call::<Value>("lease/revoke", &json!({"ID": lease})).map(drop)
     }
 
-    /// Sets the value of a server's key, for as long as the lease is kept.
+    /// Sets the value of a server's key, for as long as the lease lasts.
     pub(super) fn put(&self, name: &str, value: &[u8], lease: &str) -> GatewayResult<()> {
         let key = STANDARD.encode([&self.place.servers(), name.as_bytes()].concat());
         let body = json!({"key": key, "value": STANDARD.encode(value), "lease": lease});
@@ -230,12 +230,12 @@ impl Gateway {
     fn servers(&self) -> (String, String) {
         let first = self.place.servers();
         let mut end = first.clone();
-        // It ends with a slash.
+        // The prefix ends with a slash.
         *end.last_mut().expect("a prefix is not empty") += 1;
         (STANDARD.encode(first), STANDARD.encode(end))
     }
 
-    /// Asks the endpoint that answered last, and the others after it.
+    /// Asks the endpoint that replied last, then the others.
     fn call<T: for<'de> Deserialize<'de>>(&self, path: &str, body: &Value) -> GatewayResult<T> {
         let mut failure = String::new();
         for _ in 0..self.place.endpoints.len() {
@@ -255,8 +255,8 @@ impl Gateway {
         serde_json::from_str(text.trim()).map_err(|error| format!("{}: {error}", self.url(path)))
     }
 
-    /// Sends a request as the user, if there is one; returns the body of an answer that is none of a
-    /// failure. A token lasts for minutes, and not beyond a restart of etcd: the user authenticates
+    /// Sends a request as the user, if there is one; returns the body of a successful reply. A
+    /// token lasts for minutes, and not beyond a restart of etcd: the user then authenticates
     /// again.
     fn post(&self, agent: &Agent, path: &str, body: &str) -> GatewayResult<Body> {
         let token = self.token()?;
@@ -268,12 +268,12 @@ impl Gateway {
         match self.send(agent, path, body, token.as_deref())? {
             Answer::Body(body) => Ok(body),
             Answer::TokenRefused => {
-                Err(format!("{}: it refuses the token that it gave", self.url(path)))
+                Err(format!("{}: etcd refuses the token that it issued", self.url(path)))
             }
         }
     }
 
-    /// Returns the token of the user, who authenticates first where there is none.
+    /// Returns the user's token, after authenticating if there is none.
     fn token(&self) -> GatewayResult<Option<String>> {
         let Some(user) = &self.access.user else { return Ok(None) };
         if let Some(token) = self.token.lock().ignore_poison().clone() {
@@ -284,13 +284,17 @@ impl Gateway {
         let answer = self.send(&self.calls, path, &body, None);
         let answer = answer.map_err(|error| format!("{error} (user `{}`)", user.name))?;
         let Answer::Body(mut body) = answer else {
-            return Err(format!("{}: it does not admit user `{}`", self.url(path), user.name));
+            return Err(format!("{}: etcd rejects user `{}`", self.url(path), user.name));
         };
         let text = body.with_config().limit(MAP_BYTES_MAX).read_to_string();
         let text = text.map_err(|error| self.unreached(path, &error))?;
         let told: Value = serde_json::from_str(&text).unwrap_or_default();
         let Some(token) = told["token"].as_str() else {
-            return Err(format!("{}: it gives user `{}` no token", self.url(path), user.name));
+            return Err(format!(
+                "{}: etcd issued no token for user `{}`",
+                self.url(path),
+                user.name
+            ));
         };
         *self.token.lock().ignore_poison() = Some(token.to_owned());
         Ok(Some(token.to_owned()))
@@ -320,22 +324,22 @@ impl Gateway {
         }
     }
 
-    /// Returns why no answer came: with TLS, whose certificate was refused.
+    /// Returns why no reply arrived; with TLS, whose certificate was refused.
     fn unreached(&self, path: &str, error: &ureq::Error) -> String {
         let (url, text) = (self.url(path), error.to_string());
         let Some(tls) = &self.access.tls else {
             let is_ended = text.contains("Peer disconnected");
-            let why = if is_ended { "it may want TLS: " } else { "" };
+            let why = if is_ended { "etcd may require TLS: " } else { "" };
             return format!("{url}: {why}{text}");
         };
         let why = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
-            format!("its certificate is signed by no authority of {}: ", tls.ca.display())
+            format!("the certificate of etcd is signed by no authority of {}: ", tls.ca.display())
         } else if is_ended_for_certificate(&text) && tls.identity.is_some() {
-            "it refuses the certificate of this client: ".to_owned()
+            "etcd refuses the certificate of this client: ".to_owned()
         } else if is_ended_for_certificate(&text) {
-            "it wants a certificate of its clients: ".to_owned()
+            "etcd requires a certificate of its clients: ".to_owned()
         } else if text.contains("InvalidContentType") || text.contains("unexpected end of file") {
-            "it may speak no TLS: ".to_owned()
+            "etcd may not speak TLS: ".to_owned()
         } else {
             String::new()
         };

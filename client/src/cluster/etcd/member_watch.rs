@@ -1,4 +1,4 @@
-//! The servers that are registered, kept up to date by a thread.
+//! The registered servers, kept up to date by a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -11,14 +11,15 @@ use super::gateway::{CALL_PATIENCE, Gateway};
 use super::{EtcdAccess, EtcdLocation, Member, RegisteredServers};
 use crate::error::ClientError;
 
-/// Pauses before an etcd that does not answer is asked again; they double.
+/// First pause before an unreachable etcd is asked again. Pauses double.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// A map that is watched. The thread ends by itself within one watch after this is dropped; a
-/// forked child starts another.
+/// A watched map. Its thread ends within one watch after this is dropped. A forked child starts
+/// another thread.
 pub(in super::super) struct Watch {
-    /// The part of its address after `etcd:`.
+    /// The address after `etcd:`.
     place: String,
     access: EtcdAccess,
     shared: PerProcess<Arc<Shared>>,
@@ -33,10 +34,10 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// As last seen; while etcd is away they stay.
+    /// The servers seen last; they stay while etcd is unreachable.
     members: Option<Vec<Member>>,
     failure: String,
-    /// The entries left out, as last reported.
+    /// The skipped entries, as logged last.
     left_out: (usize, Vec<String>),
 }
 
@@ -48,12 +49,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Returns what this process's thread has seen; starts the thread first if there is none.
+    /// Returns the state of this process's thread, which is started first if there is none.
     fn shared(&self) -> Result<&Shared, ClientError> {
         Ok(self.shared.get_or_try(|_| Shared::watched(&self.place, &self.access))?)
     }
 
-    /// Returns the servers as last seen; waits for the first look.
+    /// Returns the servers seen last; waits for the first reply.
     ///
     /// # Errors
     /// etcd has not been reached yet.
@@ -65,11 +66,11 @@ impl Watch {
         let (state, _) = waited.ignore_poison();
         state.members.clone().ok_or_else(|| ClientError::Map {
             map: shared.place.clone(),
-            reason: if state.failure.is_empty() { "no answer" } else { &state.failure }.to_owned(),
+            reason: if state.failure.is_empty() { "no reply" } else { &state.failure }.to_owned(),
         })
     }
 
-    /// Returns whether etcd has answered the last time.
+    /// Returns whether etcd has replied to the last request.
     pub(in super::super) fn is_current(&self) -> bool {
         self.shared().is_ok_and(|shared| {
             let state = shared.lock();
@@ -84,7 +85,7 @@ impl Watch {
 }
 
 impl Shared {
-    /// Starts a thread that watches.
+    /// Starts the thread that watches.
     fn watched(text: &str, access: &EtcdAccess) -> Result<Arc<Self>, ClientError> {
         let gateway = Gateway::new(EtcdLocation::of(text, access)?, access.clone());
         let shared = Arc::new(Self {
@@ -113,11 +114,10 @@ impl Shared {
                 map,
                 n_nonsense,
                 strangers,
-                "keys that are left out: no servers, and servers \
-                           of other graphs"
+                "skipping keys that name no server, or a server of another graph"
             );
         }
-        // Not their load, which clients measure themselves.
+        // Load is not compared: clients measure it themselves.
         let same = |(a, b): (&Member, &Member)| a.address == b.address && a.parts == b.parts;
         let known = state.members.as_ref();
         let is_known = known.is_some_and(|known| {
@@ -133,7 +133,7 @@ impl Shared {
     fn failed(&self, failure: String) {
         let mut state = self.lock();
         if state.failure.is_empty() {
-            tracing::warn!(map = self.place, %failure, "etcd is away; the servers known so far stay");
+            tracing::warn!(map = self.place, %failure, "etcd unreachable, keeping known servers");
         }
         state.failure = failure;
         self.has_looked.notify_all();
@@ -151,7 +151,7 @@ fn watch(gateway: &Gateway, shared: &Weak<Shared>) {
                 drop(of_client);
                 let start = Instant::now();
                 let waited = gateway.wait_for_change(revision);
-                // An etcd that ends every watch immediately is not asked without a pause.
+                // Limits the rate if etcd ends every watch at once.
                 std::thread::sleep(PAUSE_MIN.saturating_sub(start.elapsed()));
                 waited
             }

@@ -1,9 +1,9 @@
 //! A map in etcd: servers register under leases, clients watch.
 //!
-//! A prefix is of one graph, which `PREFIX/graph` names. The first server that registers writes it,
-//! and servers of other graphs do not register. Under `PREFIX/servers/` each server has a key, its
-//! address, with its description as JSON. The key is removed with its lease: when the server has
-//! ended, or has not renewed it for [`LEASE`].
+//! A prefix belongs to one graph, which `PREFIX/graph` names. The first server that registers
+//! writes that key, and servers of other graphs do not register. Under `PREFIX/servers/` each
+//! server has a key, its address, with its description as JSON. The key is removed with its lease:
+//! when the server has stopped, or has not renewed the lease for [`LEASE`].
 
 mod gateway;
 mod member_watch;
@@ -20,28 +20,28 @@ use crate::error::ClientError;
 pub(super) use member_watch::Watch;
 pub use register::Registration;
 
-/// How long a server that does not renew its lease stays in the map.
+/// How long a server stays in the map without renewing its lease.
 const LEASE: Duration = Duration::from_secs(6);
-/// Largest value of a key that is looked at.
+/// Largest value of a key that is read.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
-/// The description that a server registers of itself.
+/// The entry that a server registers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerEntry {
-    /// Where clients find it.
+    /// Address for clients.
     pub address: String,
     /// Partitions that it serves.
     pub parts: Vec<u16>,
     /// Its committed version.
     pub version: u32,
-    /// Share of its time in which its shards were not idle, 0 to 1.
+    /// Share of its time in which its shards were busy, 0 to 1.
     pub busy: f64,
-    /// Identity of its graph (uuid), in 32 hexadecimal digits; that of the prefix.
+    /// Identity (UUID) of its graph, in 32 hexadecimal digits; that of the prefix.
     #[serde(default)]
     pub graph: String,
 }
 
-/// A map's place: `HOST:PORT,HOST:PORT/PREFIX`.
+/// The location of a map: `HOST:PORT,HOST:PORT/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct EtcdLocation {
     endpoints: Vec<String>,
@@ -59,18 +59,18 @@ impl EtcdLocation {
             return Err(bad("the prefix is empty").into());
         }
         for endpoint in endpoints.split(',') {
-            // Whatever a socket can be opened to, and nothing that means more in a URL.
+            // Any address that a socket can connect to, and nothing with another meaning in a URL.
             let address: Option<Address> = endpoint.parse().ok();
             let address = address.filter(|address| !matches!(address, Address::Unix(_)));
             let Some(address) = address else {
-                return Err(bad(&format!("`{endpoint}` is no HOST:PORT")).into());
+                return Err(bad(&format!("`{endpoint}` is not HOST:PORT")).into());
             };
             if access.user.is_some() && access.tls.is_none() && !address.is_of_one_machine() {
                 return Err(AddressError {
                     address: format!("etcd:{text}"),
                     reason: format!(
                         "the password of its user would cross the network to {endpoint} in the clear; \
-                         speak TLS with it"
+                         use TLS"
                     ),
                 }
                 .into());
@@ -92,18 +92,18 @@ impl EtcdLocation {
     }
 }
 
-/// The servers that values name.
+/// The servers that the values of keys name.
 #[derive(Debug, Default)]
 struct RegisteredServers {
     members: Vec<Member>,
-    /// Values that are no entries, and left out.
+    /// Values that are not entries; skipped.
     n_nonsense: usize,
-    /// Servers of other graphs than the prefix's, and left out.
+    /// Servers of other graphs than the prefix's; skipped.
     strangers: Vec<String>,
 }
 
 impl RegisteredServers {
-    /// Returns the servers of these values where the prefix is of `graph`, as far as that is known.
+    /// Parses values. Skips servers of another graph than `graph`, if that is known.
     fn of(values: impl Iterator<Item = Vec<u8>>, graph: Option<&str>) -> Self {
         let mut told = Self::default();
         for value in values {
@@ -118,7 +118,7 @@ impl RegisteredServers {
                 told.n_nonsense += 1;
                 continue;
             };
-            // Earlier releases do not say: those are asked.
+            // Earlier releases register no graph: those servers are asked.
             let is_stranger = !of.is_empty() && graph.is_some_and(|graph| graph != of);
             if is_stranger {
                 told.strangers.push(member.address.to_string());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_read_and_nonsense_is_named() {
+    fn locations_are_parsed_and_invalid_ones_reported() {
         let place = place_of("127.0.0.1:2379,store.lan:2379/ours/").unwrap();
         assert_eq!(place.endpoints, ["http://127.0.0.1:2379", "http://store.lan:2379"]);
         assert_eq!(place.servers(), b"ours/servers/");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_values_are_left_out_and_the_others_stay() {
+    fn hostile_values_are_skipped_and_the_others_stay() {
         let good = ServerEntry { address: "127.0.0.1:7".into(), busy: 0.25, ..Default::default() };
         let values = [
             serde_json::to_vec(&good).unwrap(),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_another_graph_than_the_prefix_is_of_are_left_out() {
+    fn servers_of_another_graph_than_the_prefix_are_skipped() {
         let entry = |address: &str, graph: &str| {
             let (address, graph) = (address.to_owned(), graph.to_owned());
             serde_json::to_vec(&ServerEntry { address, graph, ..Default::default() }).unwrap()

@@ -1,4 +1,4 @@
-//! A server in the map: a key under a lease that a thread keeps.
+//! Registration of a server: a key under a lease that a thread renews.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -10,15 +10,15 @@ use super::gateway::{Gateway, GatewayResult};
 use super::{EtcdAccess, EtcdLocation, LEASE, ServerEntry};
 use crate::error::ClientError;
 
-/// How often a lease is kept and what the server says of itself is looked at.
+/// How often the lease is renewed and the entry is compared.
 const BEAT: Duration = Duration::from_secs(1);
 /// Interval of registrations without a change: an operator may have removed or changed the key.
 const TELL: Duration = Duration::from_secs(20);
 
-/// Interval of warnings that a server is not registered, while that lasts.
+/// Interval of warnings while a server is not registered.
 const WARN: Duration = Duration::from_secs(60);
 
-/// A server that is registered until this is dropped.
+/// A server that stays registered until this is dropped.
 pub struct Registration {
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -28,17 +28,17 @@ pub struct Registration {
 struct Registered {
     gateway: Gateway,
     lease: Option<String>,
-    /// The value of the key.
+    /// The entry registered last.
     told: ServerEntry,
     told_at: Instant,
 }
 
 impl Registration {
-    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, reached by `access`, and keeps up to date what `entry` says.
-    /// An etcd that cannot be reached is tried again; the server continues without.
+    /// Registers a server at `etcd:HOST:PORT,.../PREFIX`, reached with `access`, and keeps its
+    /// entry up to date. An unreachable etcd is retried; the server continues without it.
     ///
     /// # Errors
-    /// A place that cannot be read, or no thread.
+    /// The location is invalid, or no thread can be started.
     pub fn start(
         at: &str,
         access: EtcdAccess,
@@ -55,7 +55,7 @@ impl Registration {
                 if let Err(failure) = &kept
                     && told_at.is_none_or(|at| at.elapsed() >= WARN)
                 {
-                    warn!(%failure, "not registered in etcd at present; clients that know the server continue");
+                    warn!(%failure, "server not registered in etcd; clients that know it continue");
                     told_at = Some(Instant::now());
                 }
                 if kept.is_ok() {
@@ -72,16 +72,16 @@ impl Registration {
     }
 }
 
-/// Returns another graph than `ours` that a server's value names.
+/// Returns the graph of a server in `values` that is not `ours`.
 fn graph_of_others(values: &[Vec<u8>], ours: &str) -> Option<String> {
     let graph = |value: &Vec<u8>| Some(serde_json::from_slice::<ServerEntry>(value).ok()?.graph);
     values.iter().filter_map(graph).find(|graph| !graph.is_empty() && graph != ours)
 }
 
 impl Registered {
-    /// Renews the lease, or takes a new one, and registers changes.
+    /// Renews the lease, or obtains a new one, and registers changes.
     fn keep(&mut self, entry: ServerEntry) -> GatewayResult<()> {
-        // A server that stood still for too long has lost its lease, and its key with it.
+        // A server that was stopped for too long has lost its lease, and its key.
         if let Some(lease) = &self.lease
             && !self.gateway.keep_alive(lease)?
         {
@@ -90,8 +90,8 @@ impl Registered {
         let is_new = self.lease.is_none();
         if is_new {
             let (ours, place) = (&entry.graph, self.gateway.place());
-            // Registered servers restore the key that names the prefix's graph, where an operator
-            // has removed it.
+            // Registered servers restore the key that names the graph of the prefix, after an
+            // operator has removed it.
             let claimed = match self.gateway.range()? {
                 (values, None, _) => graph_of_others(&values, ours),
                 _ => None,
@@ -99,8 +99,8 @@ impl Registered {
             let claimed = claimed.map_or_else(|| self.gateway.claim(ours), Ok)?;
             if claimed != *ours {
                 return Err(format!(
-                    "{} is for servers of graph {claimed}, and this one has {ours}; register it below \
-                     another prefix, or remove the key {}",
+                    "prefix {} belongs to graph {claimed}, and this server has graph {ours}; \
+                     register it under another prefix, or remove the key {}",
                     place.prefix,
                     String::from_utf8_lossy(&place.graph())
                 ));
@@ -111,7 +111,7 @@ impl Registered {
         if is_new || is_news(&self.told, &entry) || self.told_at.elapsed() >= TELL {
             let value = serde_json::to_vec(&entry).map_err(|error| error.to_string())?;
             if let Err(failure) = self.gateway.put(&entry.address, &value, lease) {
-                // Registered again the next time.
+                // The next beat registers it again.
                 self.told = ServerEntry::default();
                 return Err(failure);
             }
@@ -127,12 +127,12 @@ impl Registered {
         if let Some(lease) = &self.lease
             && let Err(failure) = self.gateway.revoke(lease)
         {
-            warn!(%failure, "still registered in etcd, for as long as the lease lasts");
+            warn!(%failure, "server still registered in etcd, until the lease expires");
         }
     }
 }
 
-/// Returns whether it is worth a write: all but a little more or less work is.
+/// Returns whether an entry is worth a write: after any change but a small one of the load.
 fn is_news(told: &ServerEntry, now: &ServerEntry) -> bool {
     let quiet = ServerEntry { busy: told.busy, ..now.clone() };
     quiet != *told || (now.busy - told.busy).abs() >= 0.1
@@ -142,7 +142,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
-            // It has reported the failure.
+            // The thread has reported a failure.
             let _ = thread.join();
         }
     }

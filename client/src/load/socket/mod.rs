@@ -1,4 +1,4 @@
-//! One connection of a load: requests go out and answers come in without waiting for each other.
+//! One connection of a load, with several requests in flight.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,48 +15,49 @@ use crate::error::ClientError;
 use crate::read_buffer::Head;
 use crate::shared_memory::SharedMemory;
 
-/// Reads of one connection before the others get their turn.
+/// Most reads of one connection before the thread serves the others.
 const READS_MAX: usize = 8;
-/// How much longer than the deadline of a request its answer may take to come.
+/// Time after the deadline of a request in which its reply may still arrive.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A connection past its hello.
+/// A connection after its handshake.
 pub(super) struct LoadSocket {
     link: Nonblocking,
-    /// Where rows in the server's memory are taken to.
+    /// Buffer that rows from shared memory are copied to.
     taken: Vec<u8>,
-    /// Whether the slots of a chunk that is lent come, and whether one of the answer was.
+    /// Whether the chunk being received lists slots of lent rows.
     is_lent: bool,
+    /// Whether a chunk of the current reply was lent; the end of the reply is then acknowledged.
     was_lent: bool,
-    /// Frames to send; those bytes below `n_sent` are gone.
+    /// Frames to send; the first `n_sent` bytes are sent.
     outbox: Vec<u8>,
     n_sent: usize,
-    /// Requests that are not answered in full, in the order sent, which is that of answers.
+    /// Requests whose reply is incomplete, in the order sent, which is the order of replies.
     asked: VecDeque<Ask>,
-    /// Bytes of the chunk that is coming.
+    /// Bytes left of the chunk being received.
     body_left: usize,
-    /// Bytes that must have come before anything can be done.
+    /// Bytes that the read buffer must hold before parsing can continue.
     needed: usize,
 }
 
-/// One request: the rows of one operation that one shard owns.
+/// One request: the rows of an operation that one shard owns.
 pub(super) struct Ask {
-    /// State of the operation.
+    /// Slot of the operation.
     pub(super) slot: usize,
     pub(super) n_rows: usize,
     n_come: usize,
-    /// The ids, where rows are compared; else none.
+    /// The ids if rows are compared; else empty.
     ids: Vec<NodeId>,
     sent: Instant,
     expires: Instant,
 }
 
-/// How rows are compared with what they must be: ids, and their rows one after the other.
+/// Compares received rows: their ids, and the rows, concatenated.
 pub(super) type Check<'a> = dyn FnMut(&[NodeId], &[u8]) + 'a;
 
 impl LoadSocket {
-    /// Connects by `open`, and has the server share memory for rows of the tensor that `shares`
-    /// names, if any. Then one request may be in flight.
+    /// Connects with `open`. If `shares` names a tensor, asks the server to share memory for its
+    /// rows; then only one request may be in flight.
     pub(super) fn connect(
         open: impl Fn() -> Result<Connection, ClientError>,
         shares: Option<u16>,
@@ -79,7 +80,7 @@ impl LoadSocket {
         })
     }
 
-    /// Queues a request of operation `slot`; [`Self::flush`] sends it.
+    /// Queues a request of slot `slot`; [`Self::flush`] sends it.
     pub(super) fn ask(&mut self, slot: usize, request: &Request, ids: &[NodeId], compare: bool) {
         let request = Request { sent: age(self.link.opened), ..request.clone() };
         request.append_to(size_of_val(ids), &mut self.outbox);
@@ -91,7 +92,7 @@ impl LoadSocket {
         self.asked.push_back(Ask { slot, n_rows, n_come, ids, sent, expires });
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as many bytes as the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), LoadError> {
         while self.n_sent < self.outbox.len() {
             match self.link.stream.write(&self.outbox[self.n_sent..]) {
@@ -110,34 +111,34 @@ impl LoadSocket {
         }
     }
 
-    /// Returns whether the socket has yet to take bytes.
+    /// Returns whether there are bytes left to send.
     pub(super) fn has_unsent(&self) -> bool {
         self.n_sent < self.outbox.len() || self.link.stream.has_unsent()
     }
 
-    /// Returns whether an answer is overdue.
+    /// Returns whether a reply is overdue.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.asked.front().is_some_and(|ask| ask.expires < now)
     }
 
-    /// Returns the requests without an answer; the connection is given up.
+    /// Closes the connection and returns the requests without a complete reply.
     pub(super) fn unanswered(self) -> impl Iterator<Item = Ask> {
         self.asked.into_iter()
     }
 
-    /// Takes arrived bytes, and checks rows whose ids were kept; passes each request that is
-    /// answered in full to `ended`, with its outcome.
+    /// Receives bytes, and compares rows if their ids were kept. Appends the slot and outcome of
+    /// each completed request to `ended`.
     pub(super) fn receive(
         &mut self,
         row_bytes: usize,
         check: &mut Check<'_>,
         ended: &mut Vec<(usize, Result<(), Failure>)>,
     ) -> Result<(), LoadError> {
-        // What came with the hello, such as a refusal.
+        // Bytes that arrived with the handshake, such as a refusal.
         if self.link.read_buffer.len() > 0 {
             self.use_up(row_bytes, check, ended)?;
         }
-        // Polling the socket does not show bytes that TLS has decrypted and not handed out.
+        // epoll does not report bytes that TLS has decrypted and still buffers.
         let n_reads_max = if self.link.stream.is_tls() { usize::MAX } else { READS_MAX };
         for _ in 0..n_reads_max {
             let Nonblocking { stream, read_buffer, .. } = &mut self.link;
@@ -152,7 +153,7 @@ impl LoadSocket {
         Ok(())
     }
 
-    /// Goes through heads and rows as far as they have come.
+    /// Parses the heads and rows that have arrived.
     fn use_up(
         &mut self,
         row_bytes: usize,
@@ -215,7 +216,7 @@ impl LoadSocket {
         }
     }
 
-    /// Ends the first request if all of its rows have come.
+    /// Completes the first request if all of its rows have arrived.
     fn end_whole(&mut self, ended: &mut Vec<(usize, Result<(), Failure>)>) {
         if self.asked.front().is_some_and(|ask| ask.n_come == ask.n_rows) {
             ended.extend(self.asked.pop_front().map(|ask| (ask.slot, Ok(()))));
@@ -225,7 +226,7 @@ impl LoadSocket {
         }
     }
 
-    /// Returns the bytes of a chunk of rows, which must be the next of the first request.
+    /// Returns the size of a chunk of rows; the chunk must continue the reply to the first request.
     fn chunk_bytes(
         &self,
         first_row: u32,
@@ -238,7 +239,7 @@ impl LoadSocket {
         n_rows.checked_mul(row_bytes).filter(|_| fits).ok_or(LoadError::Wire)
     }
 
-    /// Uses rows of the chunk that is coming; `false` when more must come first.
+    /// Consumes the whole rows of the chunk that have arrived; returns `false` if there is none.
     fn use_rows(&mut self, row_bytes: usize, check: &mut Check<'_>) -> bool {
         let Some(ask) = self.asked.front_mut() else { return false };
         let n_rows = self.body_left.min(self.link.read_buffer.len()) / row_bytes;
@@ -262,7 +263,7 @@ impl AsFd for LoadSocket {
     }
 }
 
-/// Returns the processor time that this thread has taken.
+/// Returns the processor time used by this thread.
 pub(super) fn thread_cpu() -> io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let ns = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
@@ -270,7 +271,7 @@ pub(super) fn thread_cpu() -> io::Result<Duration> {
 }
 
 impl LoadSocket {
-    /// Copies a chunk out of the shared memory, as a trainer would.
+    /// Copies a chunk from shared memory, like a trainer.
     fn take_shared(
         &mut self,
         offset: usize,
@@ -287,7 +288,8 @@ impl LoadSocket {
         self.has_taken(n_rows, check)
     }
 
-    /// Copies rows from where the server keeps them, as a trainer would; their slots have come.
+    /// Copies lent rows from the server's tier, like a trainer. The slots of the chunk have
+    /// arrived.
     fn take_lent(&mut self, row_bytes: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
         let slots = self.link.read_buffer.take(self.body_left).as_chunks().0;
         let n_rows = slots.len();
@@ -302,7 +304,7 @@ impl LoadSocket {
         self.has_taken(n_rows, check)
     }
 
-    /// Takes the next rows of the first request, which are in `taken`.
+    /// Accounts for the next rows of the first request, which are in `taken`.
     fn has_taken(&mut self, n_rows: usize, check: &mut Check<'_>) -> Result<(), LoadError> {
         let ask = self.asked.front_mut().ok_or(LoadError::Wire)?;
         if !ask.ids.is_empty() {

@@ -1,4 +1,4 @@
-//! One thread of a load: its connections, driven by arriving bytes and by the clock.
+//! One thread of a load. Arriving bytes and timers drive its connections.
 
 mod requests;
 mod sockets;
@@ -24,53 +24,54 @@ use crate::route::Bucket;
 use crate::socket::timespec;
 use requests::{PutOff, Running};
 
-/// Longest wait for anything: answers that are overdue are looked for as often.
+/// Longest wait for an event, and the interval of checks for late replies.
 const TICK: Duration = Duration::from_millis(50);
-/// Events taken at a time.
+/// Most events taken from epoll at once.
 const EVENTS: usize = 256;
 
-/// A thread's share of a load. Connection `c` has the sockets `c * n_endpoints..` and the slots
-/// `c * window..`.
+/// The state of one thread. Connection `c` has the sockets from `c * n_endpoints` and the slots
+/// from `c * window`.
 pub(super) struct Worker<'a> {
     target: &'a Target<'a>,
-    /// As last described: a server that was started again has other ports.
+    /// The view that the sockets were opened by. Newer than `known` once a restarted server has
+    /// described its new ports.
     view: Arc<ClusterView>,
-    /// The client's when this went over to it.
+    /// The view of the client that this worker last adopted.
     known: Arc<ClusterView>,
-    /// The same with another number of shards, to go over to when nothing is being asked.
+    /// A view with another number of shards, to adopt once the current request has been sent.
     reshaped: Option<Arc<ClusterView>>,
     sockets: Vec<Option<LoadSocket>>,
-    /// By slot: the request that is running there.
+    /// By slot: its running request.
     running: Vec<Option<Running>>,
-    /// Slots that may start a request, the one that is free longest first.
+    /// Slots that may start a request; the one that has been free for the longest is first.
     free: VecDeque<usize>,
-    /// By slot: the ids that it asks for.
+    /// By slot: the ids that its request names.
     slot_ids: Vec<Vec<NodeId>>,
-    /// Slots that rest, and until when.
+    /// Slots that pause after a failure, and the end of the pause.
     resting: Vec<(Instant, usize)>,
-    /// Requests whose rows are at another server by now, and when they are asked again.
+    /// Requests whose partition has moved, and the time to send them again.
     put_off: Vec<(Instant, PutOff)>,
-    /// Time since which a server lacks a partition that it had, until all are asked again.
+    /// Whether a request found no server with its partition since the last refresh of the view.
     strayed: bool,
     next_look: Instant,
     drawer: Drawer,
     words: Words,
-    /// In an open loop.
+    /// Start times in an open loop; `None` in a closed loop.
     arrivals: Option<Arrivals>,
     epoll: rustix::fd::OwnedFd,
     tally: Tally,
     /// Start and end of the measured time.
     window: (Instant, Instant),
-    /// Sockets with something to send.
+    /// Sockets with bytes to send.
     unsent: Vec<usize>,
     ended: Vec<(usize, Result<(), Failure>)>,
     buckets: Vec<Bucket>,
-    /// Rows as they must be.
+    /// Buffer for the rows of the truth.
     expected: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
-    /// Connects to every shard, once for each connection.
+    /// Connects to every shard with each connection.
     pub(super) fn connect(
         target: &'a Target<'a>,
         n_connections: usize,
@@ -80,7 +81,7 @@ impl<'a> Worker<'a> {
         let failed = |error: rustix::io::Errno| ClientError::Poll { source: error.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let n_slots = n_connections * target.config.window;
-        // Connections take turns, whatever their window.
+        // Start with one slot of each connection in turn, for any window.
         let free = (0..target.config.window)
             .flat_map(|k| (0..n_connections).map(move |c| c * target.config.window + k));
         let now = Instant::now();
@@ -117,13 +118,14 @@ impl<'a> Worker<'a> {
         Ok(worker)
     }
 
-    /// Makes requests until the measured time is over, and waits for what is in flight then.
+    /// Sends requests until the measured time ends, then waits for those in flight.
     pub(super) fn run(
         mut self,
         window: (Instant, Instant),
         arrivals: Option<Arrivals>,
     ) -> Result<Tally, ClientError> {
-        // Timers to the nanosecond; with the usual slack of 50 us an open loop starts late.
+        // Timers with a resolution of 1 ns: the default slack of 50 us delays the starts of an open
+        // loop.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
         (self.tally, self.window, self.arrivals) = (Tally::new(window), window, arrivals);
         let mut events = Vec::with_capacity(EVENTS);
@@ -151,17 +153,17 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Returns when to act even if nothing arrives.
+    /// Returns the time to act even if no bytes arrive.
     fn wait_until(&self, now: Instant) -> Instant {
         let arrival = self.arrivals.as_ref().filter(|_| !self.free.is_empty()).map(Arrivals::next);
         let rested = self.resting.iter().map(|&(until, _)| until);
         let again = self.put_off.iter().map(|&(at, _)| at);
         let all = rested.chain(arrival).chain(again).chain([self.window.1, now + TICK]);
-        // Once the measured time is over only answers count.
+        // After the measured time only replies matter.
         all.filter(|&at| at > now || now < self.window.1).min().unwrap_or(now + TICK)
     }
 
-    /// Waits until sockets are ready, or until then.
+    /// Waits until a socket is ready, or until `until`.
     fn wait(&self, until: Instant, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         let ready = |events: &mut Vec<epoll::Event>| {
             events.clear();
@@ -175,7 +177,7 @@ impl<'a> Worker<'a> {
         if ready(events).or_else(failed)? > 0 || left.is_zero() {
             return Ok(());
         }
-        // epoll itself waits for whole milliseconds.
+        // The timeout of epoll_wait has a resolution of milliseconds.
         let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
         poll(&mut fds, Some(&timespec(left))).or_else(failed)?;
         ready(events).or_else(failed)?;
@@ -186,7 +188,7 @@ impl<'a> Worker<'a> {
         for event in events.drain(..) {
             let at = event.data.u64() as usize;
             if at >= self.sockets.len() {
-                // A socket that went meanwhile.
+                // This socket has been removed by a switch to another view.
                 continue;
             }
             let flags = event.flags;
@@ -205,7 +207,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Counts what will never be sent, and takes the answers that are still to come.
+    /// Counts due requests that were not sent, and receives the remaining replies.
     fn drain(&mut self, events: &mut Vec<epoll::Event>) -> Result<(), ClientError> {
         self.resting.clear();
         while let Some(arrivals) = &mut self.arrivals
@@ -217,8 +219,8 @@ impl<'a> Worker<'a> {
             self.tally.due(intended);
             self.tally.never_sent(kind, intended);
         }
-        // All answers come, or are late, within the deadline and its grace. What was put off is
-        // asked again within it.
+        // Every reply arrives or becomes late within the deadline plus its grace, and put-off
+        // requests are sent again within the deadline.
         while self.running.iter().any(Option::is_some) || !self.put_off.is_empty() {
             let now = Instant::now();
             self.follow(now)?;

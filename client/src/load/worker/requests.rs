@@ -1,4 +1,4 @@
-//! The requests of a worker: started when they are due, over when every shard has answered.
+//! The requests of a worker. A request starts when it is due and ends when every shard has replied.
 
 use std::time::{Duration, Instant};
 
@@ -13,32 +13,32 @@ use crate::load::tally::LoadError;
 use crate::route::Bucket;
 use crate::source::PullKind;
 
-/// After a connection has failed its slots rest for this long.
+/// Pause of a slot after its connection has failed.
 const REST: Duration = Duration::from_millis(200);
-/// Pause before what is at another server by now is asked again.
+/// Delay before a request for a moved partition is sent again.
 const STRAY: Duration = Duration::from_millis(20);
 
-/// A request that is running, over one or several shards.
+/// A request in progress, at one or several shards.
 pub(super) struct Running {
     pub(super) begun: Begun,
     n_rows: usize,
-    /// Shards that have not answered.
+    /// Parts without a reply.
     n_open: usize,
     pub(super) error: Option<LoadError>,
     retry_after: Duration,
 }
 
-/// A request that was begun, however often it is asked.
+/// The properties of a request that stay the same when it is sent again.
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
     pub(super) kind: PullKind,
-    /// When it was to start.
+    /// Intended start.
     intended: Instant,
-    /// When it has failed, if it is not answered.
+    /// Deadline.
     until: Instant,
 }
 
-/// A request that is asked again.
+/// A request to send again.
 #[derive(Clone, Copy)]
 pub(super) struct PutOff {
     slot: usize,
@@ -46,7 +46,7 @@ pub(super) struct PutOff {
 }
 
 impl Worker<'_> {
-    /// Starts every request whose time has come and that has a slot.
+    /// Starts every request that is due, as long as there are free slots.
     pub(super) fn start_due(&mut self, now: Instant) -> Result<(), ClientError> {
         let free = &mut self.free;
         self.resting.retain(|&(until, slot)| {
@@ -73,7 +73,7 @@ impl Worker<'_> {
         self.flush_unsent()
     }
 
-    /// Asks again what was put off until now.
+    /// Sends put-off requests again that are due.
     pub(super) fn start_put_off(&mut self, now: Instant) -> Result<(), ClientError> {
         let due: Vec<_> = self.put_off.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, PutOff { slot, begun }) in due {
@@ -89,7 +89,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Draws a request and asks for its rows.
+    /// Draws a request and sends it.
     fn start(&mut self, slot: usize, intended: Instant) -> Result<(), ClientError> {
         let LoadConfig { rows, deadline, .. } = self.target.config;
         let mut ids = std::mem::take(&mut self.slot_ids[slot]);
@@ -100,13 +100,13 @@ impl Worker<'_> {
         self.ask_shards(slot, Begun { kind, intended, until: now + *deadline })
     }
 
-    /// Asks every shard that owns some of the rows of a slot.
+    /// Sends the request of a slot to every shard that owns some of its rows.
     fn ask_shards(&mut self, slot: usize, begun: Begun) -> Result<(), ClientError> {
         let target = self.target;
         let ids = std::mem::take(&mut self.slot_ids[slot]);
         let mut buckets = std::mem::take(&mut self.buckets);
         let positions = 0..u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        // One more than there are shards, until all are asked.
+        // Includes one for this function, so that the request cannot end before all parts are sent.
         let (n_rows, n_open, retry_after) = (ids.len(), 1, Duration::ZERO);
         let mut running = Running { begun, n_rows, n_open, error: None, retry_after };
         match self.view.routes.split(target.tensor.into(), &ids, positions, &mut buckets) {
@@ -147,7 +147,7 @@ impl Worker<'_> {
                 self.unsent.push(at);
             }
             (None, Some(running)) => running.error = Some(LoadError::Connect),
-            (_, None) => unreachable!("a slot that starts a request runs it"),
+            (_, None) => unreachable!("`ask_shards` sets the running request"),
         }
     }
 
@@ -158,7 +158,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Ends the part of one shard that has answered; with the last part the request is over.
+    /// Ends one part of a request; the request ends with its last part.
     pub(super) fn end_part(&mut self, slot: usize, answer: Result<(), Failure>) {
         let Some(running) = &mut self.running[slot] else { return };
         running.n_open -= 1;
@@ -186,7 +186,7 @@ impl Worker<'_> {
             }
             Some(error) => {
                 self.tally.failed(kind, error, intended, now);
-                // Many are refused together, and must not all return together.
+                // Spread the retries of requests that were refused at the same time.
                 let spread = 1.0 + (slot % 16) as f64 / 16.0;
                 if matches!(error, LoadError::Refused(_)) {
                     done.retry_after.mul_f64(spread)

@@ -1,5 +1,5 @@
-//! The sockets of a worker: opened, watched, read, and given up. They follow partitions that go to
-//! other servers, and servers that come and go.
+//! The sockets of a worker: opened, watched, read, and closed. They follow partitions that move to
+//! other servers, and servers that start and stop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use crate::load::tally::{LoadError, Tally};
 use crate::remote::ClusterView;
 use crate::source::PullKind;
 
-/// Longest time for a connection that is opened again: the others of the thread wait meanwhile.
+/// Deadline for opening a connection again; all other connections of the thread wait meanwhile.
 const RECONNECT_TIMEOUT: Duration = Duration::from_millis(250);
-/// Interval at which all servers are asked again, while some server lacks a partition that it had.
+/// Least interval between refreshes of the view while a partition is missing.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time for that: everything else of the thread waits meanwhile.
+/// Deadline for a refresh of the view; the thread does nothing else meanwhile.
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
 impl Worker<'_> {
@@ -38,7 +38,7 @@ impl Worker<'_> {
     pub(super) fn open(&self, at: usize, deadline: Instant) -> Result<LoadSocket, ClientError> {
         let endpoint = at % self.n_endpoints();
         let server = self.view.routes.endpoints[endpoint].server;
-        // A client that shares memory has one request in flight.
+        // Shared memory allows one request in flight.
         let shares = self.target.config.window == 1 && self.view.may_share(server);
         let shares = shares.then_some(self.target.tensor);
         LoadSocket::connect(|| self.view.open(endpoint, deadline), shares, deadline)
@@ -48,8 +48,8 @@ impl Worker<'_> {
         self.view.routes.endpoints.len()
     }
 
-    /// Asks the server of a socket where its shards listen now. Returns `false` when there is no
-    /// news, or their number has changed: then all sockets get other places later.
+    /// Asks the server of a socket for its current ports. Returns `false` if there is nothing new,
+    /// or if the number of its shards has changed; the worker then adopts the new view later.
     fn refresh_server(&mut self, at: usize, deadline: Instant) -> bool {
         let n_endpoints = self.n_endpoints();
         let server = self.view.routes.endpoints[at % n_endpoints].server;
@@ -71,7 +71,7 @@ impl Worker<'_> {
         epoll::add(&self.epoll, socket, data, epoll::EventFlags::IN)
     }
 
-    /// Sends what a socket takes, and has its room watched if that is not all.
+    /// Sends as many bytes as the socket takes, and watches it for writability if some are left.
     pub(super) fn flush(&mut self, at: usize) -> Result<(), ClientError> {
         let Some(socket) = &mut self.sockets[at] else { return Ok(()) };
         if let Err(error) = socket.flush() {
@@ -118,12 +118,12 @@ impl Worker<'_> {
             self.break_off(at, error);
             return Ok(());
         }
-        // An acknowledgement of rows is sent immediately.
-        let is_told = |socket: &LoadSocket| !socket.has_unsent();
-        if self.sockets[at].as_ref().is_none_or(is_told) { Ok(()) } else { self.flush(at) }
+        // Send acknowledgements of rows at once.
+        let is_sent = |socket: &LoadSocket| !socket.has_unsent();
+        if self.sockets[at].as_ref().is_none_or(is_sent) { Ok(()) } else { self.flush(at) }
     }
 
-    /// Returns a connection up; what was asked over it has failed.
+    /// Closes a connection; its requests have failed.
     pub(super) fn break_off(&mut self, at: usize, error: LoadError) {
         let Some(socket) = self.sockets[at].take() else { return };
         for ask in socket.unanswered() {
@@ -143,7 +143,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Goes over to the servers as they are now, if one has not had what it had.
+    /// Refreshes and adopts the view if a request has found no server with its partition.
     pub(super) fn follow(&mut self, now: Instant) -> Result<(), ClientError> {
         if !self.strayed || now < self.next_look {
             return Ok(());
@@ -151,7 +151,7 @@ impl Worker<'_> {
         (self.strayed, self.next_look) = (false, now + LOOK);
         let client = self.target.client;
         let mut view = client.view();
-        // Another thread may have asked.
+        // Another thread may have refreshed it.
         if Arc::ptr_eq(&view, &self.known) {
             match client.refresh(view, Instant::now() + LOOK_MAX) {
                 Ok(found) => view = found,
@@ -165,8 +165,9 @@ impl Worker<'_> {
         self.reshape(view)
     }
 
-    /// Switches to other servers, or servers with other shards. Sockets to shards that still exist
-    /// stay. Requests in flight over others have failed, and sockets are opened as they are needed.
+    /// Adopts a view with other servers or shards. Sockets to shards that still exist are kept.
+    /// Requests in flight on other sockets have failed. New sockets are opened when they are first
+    /// needed.
     pub(super) fn reshape(&mut self, view: Arc<ClusterView>) -> Result<(), ClientError> {
         let (n_before, n_now) = (self.n_endpoints(), view.routes.endpoints.len());
         let place = |before: usize| {

@@ -15,7 +15,7 @@ mod overlap;
 
 const N_NODES: u32 = 40;
 
-/// Batches of distinct nodes, and when each node is needed next.
+/// Batches of distinct nodes, with the next use of each node.
 struct Known {
     tier: Arc<OracleTier>,
     first: u32,
@@ -30,7 +30,8 @@ impl Known {
         Self { tier: Arc::new(tier), first, batches, fails_at: None }
     }
 
-    /// Returns the same with a tier that is filled before the first batch, and what that pulled.
+    /// Like [`Known::new`], with a tier that is filled before the first batch. Also returns the
+    /// stats of that.
     fn filled(
         n_slots: usize,
         most_rows: usize,
@@ -52,7 +53,7 @@ impl Known {
         (Self { tier: Arc::new(tier), first, batches, fails_at: None }, pulled)
     }
 
-    /// Returns the next uses by looking ahead, node by node.
+    /// Returns the next uses, by looking ahead node by node.
     fn next_uses(&self, index: u32) -> Vec<u32> {
         let later = || index + 1..self.batches.len() as u32;
         let has = |batch: u32, node: &NodeId| self.batches[batch as usize].contains(node);
@@ -82,7 +83,7 @@ impl BatchSource for Known {
     }
 }
 
-/// Returns remote rows that Belady's MIN has to read for each batch, one batch after the other.
+/// Returns the remote rows that Belady's MIN reads for each batch, one batch after the other.
 fn misses(n_slots: u32, batches: &[Vec<NodeId>]) -> Vec<u64> {
     let is_remote = |id: &u32| !(10..30).contains(id);
     let batches: Vec<Vec<u32>> =
@@ -109,7 +110,7 @@ fn batches() -> impl Strategy<Value = Vec<Vec<NodeId>>> {
 
 proptest! {
     #[test]
-    fn every_row_is_right_and_as_few_travel_as_the_optimum_needs(
+    fn every_row_is_right_and_no_more_are_pulled_than_the_optimum_needs(
         batches in batches(), n_slots in 0usize..24, window in 0usize..8, together in 1usize..5, first in 0usize..6,
         fill in prop::option::of(1usize..9),
     ) {
@@ -190,11 +191,11 @@ fn batches_look_up_and_move_rows_in_their_order() {
         for index in [5, 3, 4] {
             let (mut turn, looked_up, moved) = (tier.turn(index), &looked_up, &moved);
             scope.spawn(move || {
-                // A batch that was given its slots out of order would find the row of another.
+                // With slots out of order, a batch would find the row of another.
                 turn.announce(vec![index - 2; 1]);
                 let slots = turn.look_up(&nodes([7]), &[0]).unwrap().to_vec();
                 looked_up.lock().unwrap().push((index, slots));
-                // The first of them takes longest.
+                // The first batch takes longest.
                 thread::sleep(Duration::from_millis(u64::from(60 - 10 * index)));
                 let mut rows = if index == 3 { rows_of(&nodes([7])) } else { vec![0xEE; 4] };
                 turn.move_rows(&[0], &mut rows, &mut |_, _, _| panic!("no row is lost")).unwrap();
@@ -212,8 +213,8 @@ fn batches_look_up_and_move_rows_in_their_order() {
     assert!(matches!(found, Err(ClientError::Abandoned { batch: 7 })));
 }
 
-/// Looks the nodes of a batch up, and returns the slots of its rows, those that it is to bring
-/// included.
+/// Looks up the nodes of a batch; returns the slots of its rows, including those that it is to
+/// bring.
 fn slots_after_look_up(turn: &mut BatchTicket, ids: &[u32], next_uses: &[u32]) -> Vec<u32> {
     let at: Vec<u32> = (0..).take(ids.len()).collect();
     turn.announce(next_uses.to_vec());
@@ -230,7 +231,7 @@ fn a_batch_that_fails_leaves_rows_that_a_later_batch_has_placed_elsewhere() {
     let tier = Arc::new(OracleTier::new(2, ROW_BYTES, N_NODES, &(0..5)).unwrap());
     let mut turns: Vec<BatchTicket> = (0..5).map(|index| tier.turn(index)).collect();
     let before = slots_after_look_up(&mut turns[0], &[7], &[3])[0];
-    // Two rows of sooner use take both slots. The slot that node 7 had is in use until batch 4.
+    // Two rows of sooner use take both slots. The former slot of node 7 is in use until batch 4.
     let both = slots_after_look_up(&mut turns[1], &[1, 2], &[2, 2]);
     assert!(both.contains(&before), "{both:?}");
     let next_uses: Vec<u32> =
@@ -245,7 +246,7 @@ fn a_batch_that_fails_leaves_rows_that_a_later_batch_has_placed_elsewhere() {
 }
 
 #[test]
-fn a_tier_is_not_filled_with_rows_that_keep_to_no_version() {
+fn a_tier_is_not_filled_from_an_unpinned_source() {
     let loader = loader(&TestSource::unpinned());
     let fill = TierFill { soonest: &[(NodeId(1), 0)], most_rows: 4 };
     let error = OracleTier::filled(4, &loader, N_NODES, &(0..3), fill).err();

@@ -1,4 +1,4 @@
-//! Batches that are loaded concurrently, from sources that are slow or fail.
+//! Concurrent loads of batches from sources that are slow or fail.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Instant;
@@ -8,11 +8,10 @@ use lodestore_graph::{PartId, PartitionBook};
 use super::*;
 use crate::source::{RowSource, TensorInfo, VersionTag};
 
-/// A source whose pulls take different times, and of which some fail.
+/// A source with varying latency, some of whose pulls fail.
 struct Unsteady {
     rows: TestSource,
-    /// Latency of each pull, in order and then from the first again: microseconds, and whether it
-    /// fails.
+    /// Latency of each pull in microseconds and whether it fails; cyclic.
     pulls: Vec<(u64, bool)>,
     n_begun: AtomicUsize,
     n_failed: AtomicUsize,
@@ -52,16 +51,16 @@ impl RowSource for Unsteady {
         if fails {
             self.n_failed.fetch_add(1, Ordering::SeqCst);
             out.fill(0xBB);
-            return Err(ClientError::Panicked { thread: "test source, as the test wants it:" });
+            return Err(ClientError::Panicked { thread: "test source" });
         }
         self.rows.pull(tensor, ids, out, kind)
     }
 }
 
-/// Rows that a loaded batch found and pulled; `None` for one that failed.
+/// Statistics of a loaded batch; `None` for one that failed.
 type Loaded = Option<LoadStats>;
 
-/// Loads all batches by `n_threads` threads, `together` at a time.
+/// Loads all batches on `n_threads` threads, `together` in one call.
 fn load_all(known: &Known, remote: &Arc<Unsteady>, n_threads: usize, together: u32) -> Vec<Loaded> {
     let local = Arc::new(TestSource::new(Duration::ZERO, u64::MAX));
     let loader = BatchLoader::new(local, Arc::clone(remote) as _, "x", &[PartId(1)]).unwrap();
@@ -98,7 +97,7 @@ fn load_all(known: &Known, remote: &Arc<Unsteady>, n_threads: usize, together: u
 
 proptest! {
     #[test]
-    fn batches_that_overlap_decide_as_one_after_the_other_does(
+    fn concurrent_batches_hit_and_miss_as_sequential_ones_do(
         batches in batches(), n_slots in 0usize..24, n_threads in 1usize..7, together in 1u32..4,
         times_us in prop::collection::vec(0u64..600, 1..9),
     ) {
@@ -116,7 +115,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_are_right_and_no_batch_hangs_where_pulls_fail(
+    fn rows_are_right_and_no_batch_hangs_when_pulls_fail(
         batches in batches(), n_slots in 0usize..24, n_threads in 1usize..7, together in 1u32..4,
         pulls in prop::collection::vec((0u64..400, prop::bool::weighted(0.3)), 1..12),
     ) {
@@ -131,7 +130,8 @@ proptest! {
             let n_rows = stats.map(|it| it.local_rows + it.hit_rows + it.remote_rows);
             prop_assert!(n_rows.is_none_or(|n_rows| n_rows == nodes.len() as u64), "{stats:?}");
         }
-        // What is said to be resident is, but for slots that a later batch would find to be empty.
+        // Every row the directory lists is correct, except in slots that a later batch would find
+        // empty.
         let mut state = known.tier.lock().unwrap();
         let State { tier, holes, .. } = &mut *state;
         let ids: Vec<u32> = (0..N_NODES).collect();
@@ -145,9 +145,10 @@ proptest! {
     }
 }
 
-/// A pull that fails once all batches have looked up: those that counted on its rows pull them.
+/// The pull of one batch fails after all batches have looked up; those that relied on its rows pull
+/// them instead.
 #[test]
-fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
+fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_need_them() {
     let all: Vec<_> = [[1, 2], [1, 3], [1, 2], [2, 4], [2, 4]].map(nodes).to_vec();
     let known = Known::new(4, 0, all.clone());
     let remote = TestSource::new(Duration::ZERO, u64::MAX);
@@ -164,7 +165,7 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
     let found: Vec<Vec<bool>> =
         turns[..3].iter_mut().enumerate().map(|(i, turn)| look_up(turn, i)).collect();
     assert_eq!(found, [[false, false], [true, false], [true, true]]);
-    // The second fails before it is its turn to move rows, the first afterwards.
+    // The second batch fails before its turn to move rows, the first after it.
     turns[1].give_up();
     turns[0].give_up();
     let mut pulled = Vec::new();
@@ -174,23 +175,23 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_counted_on_them() {
         remote.pull_at("x", ids, at, out, PullKind::Sync)
     });
     assert_eq!((stats.unwrap().rows, rows, pulled), (2, rows_of(&all[2]), all[2].clone()));
-    // They were taken out, so that a batch which looks up now pulls them like any other.
+    // The failed rows have left the directory: a batch that looks up now misses and pulls them.
     assert_eq!(look_up(&mut turns[3], 3), [false, false]);
     let mut rows = rows_of(&all[3]);
     turns[3].move_rows(&[0, 1], &mut rows, &mut |_, _, _| panic!("nothing was lost")).unwrap();
-    // Slots that were empty have rows again.
+    // The emptied slots hold rows again.
     assert_eq!(look_up(&mut turns[4], 4), [true, true]);
     rows.fill(0xEE);
     turns[4].move_rows(&[0, 1], &mut rows, &mut |_, _, _| panic!("nothing was lost")).unwrap();
     assert_eq!(rows, rows_of(&all[4]));
 }
 
-/// A source whose pulls wait for each other: until enough are in flight, or for too long.
+/// A source whose pulls wait until enough of them are in flight, or until a timeout.
 struct Crowd {
     rows: TestSource,
-    /// How many; 0 once it has been too long.
+    /// Pulls to wait for; 0 after a timeout.
     expected: AtomicUsize,
-    /// Pulls in flight, and the most of them so far.
+    /// Pulls in flight, and their maximum so far.
     inside: Mutex<(usize, usize)>,
     entered: Condvar,
 }
@@ -234,8 +235,7 @@ impl RowSource for Crowd {
     }
 }
 
-/// The pulls of all batches of a window run concurrently, with at most one more, that of the
-/// trainer.
+/// The pulls of all batches of a window run concurrently, plus at most one by the trainer itself.
 #[test]
 fn pulls_of_a_window_overlap_under_the_oracle() {
     for (n_batches, together, expected) in [(1, 1, 1), (4, 1, 4), (4, 2, 2), (8, 2, 3), (6, 1, 6)] {
@@ -251,7 +251,7 @@ fn pulls_of_a_window_overlap_under_the_oracle() {
         thread::scope(|scope| {
             let window = Window { n_batches, together };
             let mut prefetcher = Prefetcher::start(scope, source, loader, window, 0);
-            // Else the trainer may be the first to claim a batch.
+            // Otherwise the trainer could be the first to claim a batch.
             let end = Instant::now() + Duration::from_secs(20);
             while remote.inside.lock().unwrap().1 < expected && Instant::now() < end {
                 thread::sleep(Duration::from_millis(1));
@@ -289,7 +289,7 @@ fn a_panic_in_a_lane_is_an_error_not_a_hang() {
             kind: PullKind,
             _work: &mut dyn FnMut(),
         ) -> Result<PullStats, ClientError> {
-            assert!(!ids.contains(&NodeId(2)), "as the test wants it");
+            assert!(!ids.contains(&NodeId(2)), "the test panics here");
             self.0.pull(tensor, ids, out, kind)
         }
     }
@@ -301,7 +301,7 @@ fn a_panic_in_a_lane_is_an_error_not_a_hang() {
     thread::scope(|scope| {
         let window = Window::one_by_one(4);
         let mut prefetcher = Prefetcher::start(scope, source, loader, window, 0);
-        // Else this thread might claim batch 2, and panic itself.
+        // Otherwise this thread could claim batch 2 and panic itself.
         while remote.0.n_pulls() < 2 {
             thread::sleep(Duration::from_millis(1));
         }

@@ -10,7 +10,7 @@ use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, row
 /// Batches of an epoch of [`Batches`].
 const PER_EPOCH: u32 = 7;
 
-/// Batch i is nodes 0 to 4 + i mod 3; every index asked for is noted.
+/// Batch i has the nodes 0 to 4 + i mod 3. Every requested index is recorded.
 struct Batches {
     n: u32,
     asked: Mutex<Vec<u32>>,
@@ -95,7 +95,7 @@ fn run(n: u32, window: Window, pull_ms: u64, train_ms: u64) -> (PrefetchStats, A
 }
 
 #[test]
-fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
+fn every_batch_is_returned_once_and_in_order_whatever_the_window_and_speeds() {
     for (window, pull_ms, train_ms) in
         [(0, 0, 0), (1, 0, 0), (1, 2, 0), (1, 0, 2), (3, 0, 0), (3, 2, 0), (3, 0, 2), (99, 0, 1)]
     {
@@ -109,9 +109,9 @@ fn every_batch_comes_once_and_in_order_whatever_the_window_and_speeds() {
     }
 }
 
-/// Both threads prepare batches, at speeds that change: what a tier decides is that of one thread.
+/// Both threads prepare batches, at changing speeds: a tier must decide as with one thread.
 #[test]
-fn pulls_come_in_the_order_of_batches() {
+fn pulls_are_in_the_order_of_batches() {
     let n = 20;
     for window in [1, 2, 4].map(Window::one_by_one) {
         for round in 0..20 {
@@ -130,7 +130,7 @@ fn pulls_come_in_the_order_of_batches() {
 }
 
 #[test]
-fn a_run_may_begin_at_any_batch() {
+fn a_run_may_start_at_any_batch() {
     for (first, window) in [(0, 2), (1, 0), (5, 2), (8, 3), (9, 1), (12, 2)] {
         let window = Window::joined(window);
         let source = Arc::new(Batches::new(9));
@@ -149,7 +149,7 @@ fn a_run_may_begin_at_any_batch() {
 }
 
 #[test]
-fn a_window_of_none_is_the_default_path() {
+fn an_empty_window_takes_the_default_path() {
     let (stats, _) = run(7, Window::joined(0), 1, 0);
     assert_eq!((stats.default_path, stats.peak_bytes), (7, 6 * ROW_BYTES as u64));
     assert!(stats.wait_seconds >= 0.007);
@@ -199,9 +199,9 @@ impl BatchSource for Equal {
     }
 }
 
-/// Batches of one length never move, so that as many places are memory as batches were found at.
+/// Batches of equal length do not move, so there are as many memories as addresses of batches.
 #[test]
-fn all_memory_is_counted_the_default_path_s_too_and_no_more_than_that() {
+fn all_memory_is_counted_also_that_of_the_default_path_and_no_more() {
     for n_batches in [0, 1, 2, 5] {
         for (pull_ms, train_ms) in [(0, 0), (1, 0), (0, 1)] {
             thread::scope(|scope| {
@@ -217,7 +217,7 @@ fn all_memory_is_counted_the_default_path_s_too_and_no_more_than_that() {
                 let has_own = usize::from(stats.default_path > 0);
                 let most = if n_batches == 0 { 1 } else { n_batches + 1 + has_own };
                 assert!(places.len() <= most, "{stats:?}");
-                // Memory that was filled and never handed out is none: all 40 were taken.
+                // All 40 batches were taken, so no memory was filled and never handed out.
                 assert_eq!(stats.peak_bytes, (places.len() * one) as u64, "{stats:?}");
             });
         }
@@ -225,7 +225,7 @@ fn all_memory_is_counted_the_default_path_s_too_and_no_more_than_that() {
 }
 
 #[test]
-fn batches_that_are_kept_count_and_those_that_are_dropped_do_not() {
+fn kept_batches_count_as_memory_and_dropped_ones_do_not() {
     thread::scope(|scope| {
         let (loader, window) = (loader(&slow(0)), Window::one_by_one(0));
         let mut prefetcher = Prefetcher::start(scope, Arc::new(Equal), loader, window, 0);
@@ -236,7 +236,7 @@ fn batches_that_are_kept_count_and_those_that_are_dropped_do_not() {
         }
         let mut kept: Vec<_> = (0..4).map(|_| prefetcher.next_batch().unwrap()).collect();
         assert_eq!(prefetcher.stats().peak_bytes, 4 * one);
-        // One goes back home, for the next batch; there is no place for the others.
+        // One memory returns for the next batch; there is no room for the others.
         kept.drain(..3);
         kept.extend((0..3).map(|_| prefetcher.next_batch().unwrap()));
         assert_eq!(prefetcher.stats().peak_bytes, 4 * one);
@@ -302,11 +302,11 @@ fn a_row_that_batches_of_a_window_share_is_pulled_once() {
     }
 }
 
-/// One remote row for each batch, no two of which are equal.
+/// One remote row for each batch, all different.
 struct OneRow {
     n: u32,
     per_epoch: u32,
-    /// Every third batch from this one on takes a while.
+    /// Every third batch from this one on is slow.
     slow: Option<u32>,
 }
 
@@ -346,7 +346,7 @@ fn batches_that_are_loaded_together_are_of_one_epoch() {
                 thread::sleep(Duration::from_millis(3));
             }
         });
-        // One pull for those that are loaded together.
+        // One pull for the batches that are loaded together.
         let (pulls, mut n_batches, mut most) = (remote.pulls.lock().unwrap(), 0, 0);
         for (ids, _) in pulls.iter() {
             let epoch_of = |id: &NodeId| {
@@ -396,7 +396,7 @@ fn a_panic_in_the_background_is_an_error_not_a_hang() {
         let loader = loader(&slow(0));
         let mut prefetcher =
             Prefetcher::start(scope, Arc::clone(&source) as _, loader, Window::one_by_one(3), 0);
-        // Else this thread might claim batch 2, and panic itself.
+        // Otherwise this thread could claim batch 2 and panic itself.
         source.wait_until_asked_for(2);
         for _ in 0..2 {
             prefetcher.next_batch().unwrap().unwrap();
@@ -407,7 +407,7 @@ fn a_panic_in_the_background_is_an_error_not_a_hang() {
 }
 
 #[test]
-fn dropped_while_busy_or_full_it_ends() {
+fn dropping_a_busy_or_full_prefetcher_ends_it() {
     for (pull_ms, sleep_ms) in [(20, 5), (0, 20), (20, 0)] {
         let source = Arc::new(Batches::new(1000));
         thread::scope(|scope| {

@@ -18,7 +18,7 @@ impl BatchSource for OwnBatches {
 }
 
 #[test]
-fn rows_that_the_caller_takes_come_in_no_batch_and_others_as_ever() {
+fn rows_that_the_caller_takes_are_in_no_batch_and_others_are() {
     thread::scope(|scope| {
         let (source, loader, window) =
             (Arc::new(OwnBatches), loader_in_memory(), Window::joined(0));
@@ -45,7 +45,7 @@ fn rows_that_the_caller_takes_come_in_no_batch_and_others_as_ever() {
             }
         }
         assert!(prefetcher.next_batch().unwrap().is_none());
-        // One memory serves all batches that came as bytes.
+        // One memory serves all batches that were loaded as bytes.
         assert_eq!(prefetcher.stats().peak_bytes, 4 * ROW_BYTES as u64);
     });
 }

@@ -1,4 +1,4 @@
-//! The view of this moment: replaced as servers come back or change, by any thread of the client.
+//! The current view, which any thread of the client replaces as servers restart or change.
 
 use std::sync::{Arc, LockResult, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
@@ -11,11 +11,10 @@ use crate::error::ClientError;
 use crate::route::known_tensors;
 use crate::security::Security;
 
-/// A client's view behind a lock, each process with a lock of its own.
+/// The current view of a client. Each process has its own lock.
 pub(in super::super) struct CurrentView {
     current: PerProcess<RwLock<Arc<ClusterView>>>,
-    /// The servers that the client connected to: for a child that was forked while a thread changed
-    /// the view.
+    /// The servers at connect time, for a child that is forked while a thread changes the view.
     first: Vec<(Address, Description)>,
     tensors: Arc<[TensorDescription]>,
     security: Security,
@@ -23,10 +22,10 @@ pub(in super::super) struct CurrentView {
 }
 
 impl CurrentView {
-    /// Begins with the view of these servers.
+    /// Starts with a view of these servers.
     ///
     /// # Errors
-    /// The servers are not of one graph.
+    /// The servers serve different graphs.
     pub(in super::super) fn new(
         servers: Vec<(Address, Description)>,
         security: Security,
@@ -45,23 +44,20 @@ impl CurrentView {
         &self.tensors
     }
 
-    /// Locks it for a look.
     pub(in super::super) fn read(&self) -> LockResult<RwLockReadGuard<'_, Arc<ClusterView>>> {
         self.of_process().read()
     }
 
-    /// Locks it for a change.
     pub(in super::super) fn write(&self) -> LockResult<RwLockWriteGuard<'_, Arc<ClusterView>>> {
         self.of_process().write()
     }
 
-    /// Returns the view of this process behind its lock.
     fn of_process(&self) -> &RwLock<Arc<ClusterView>> {
         self.current.get_or(|parents| RwLock::new(self.inherit(parents)))
     }
 
-    /// Returns the view that a process begins with: its parent's, whose connections it will not
-    /// use. It is the first view where another thread of the parent was changing it.
+    /// Returns the first view of a process: that of its parent, whose connections it does not use.
+    /// If a thread of the parent was changing the view at the fork, the view of connect time.
     fn inherit(&self, parents: Option<&RwLock<Arc<ClusterView>>>) -> Arc<ClusterView> {
         let seen = parents.and_then(|parents| match parents.try_read() {
             Ok(view) => Some(Arc::clone(&view)),
@@ -75,7 +71,7 @@ impl CurrentView {
         let (servers, sharing) = (self.first.clone(), Arc::clone(&self.sharing));
         let tensors = Arc::clone(&self.tensors);
         let view = ClusterView::new(servers, tensors, self.security.clone(), sharing);
-        // The same servers made one when the client connected.
+        // The same servers made a view when the client connected.
         Arc::new(view.unwrap_or_else(|error| unreachable!("they were of one graph: {error}")))
     }
 }
@@ -89,7 +85,7 @@ mod tests {
     use crate::remote::describe;
 
     #[test]
-    fn a_child_begins_with_its_parents_fleet_or_with_the_first_while_that_is_locked() {
+    fn a_child_inherits_its_parents_view_or_the_first_while_that_is_locked() {
         let server = FakeServer::start(&[0]);
         let (address, security) = (server.address.parse::<Address>().unwrap(), Security::default());
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,6 +1,6 @@
-//! Choice of the port by which a shard is reached: its own, or the server's common one. The common
-//! port is used where a firewall, a forwarded port or a container lets through no other. Any shard
-//! behind it forwards.
+//! Choice of the port of a shard: its own, or the common port of its server. The common port is
+//! used where a firewall, a forwarded port or a container lets through no other. The shard behind
+//! it forwards the request.
 
 use std::io;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -19,33 +19,34 @@ use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::route::same_graph;
 
-/// Longest time for a first connection to a port of a shard. A packet that was lost on its way is
-/// sent again after a second.
+/// Time limit of a first connection to a shard's port. A lost packet is resent after a second.
 const OWN_PORT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The same once the server has said that it listens there: the obstacle may be gone.
+/// Time limit of the second connection attempt, after the server has confirmed the port.
 const OWN_PORT_AGAIN_TIMEOUT: Duration = Duration::from_millis(300);
-/// A port that has had less time than this may be reached another time.
+/// A port that times out sooner than this may still be reachable.
 const OWN_PORT_TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// Findings about the ports of one server, for as long as they stay.
+/// Probe results for the ports of one server, valid while the ports stay the same.
 #[derive(Debug, Default)]
 pub(super) struct PortProbe {
-    /// By shard: its own port has been reached, so that whatever keeps it silent is not on the way.
+    /// By shard: whether its own port has been reached, so that no firewall explains later silence.
     are_reached: Vec<AtomicBool>,
-    /// A port of a shard cannot be reached though the common one can: the others are not tried.
+    /// Whether a shard's port was unreachable while the common port was not: no other shard's port
+    /// is tried.
     uses_common_port: AtomicBool,
-    /// The thread that finds out whether that is so.
+    /// The probe that decides `uses_common_port`.
     search: PerProcess<SearchState>,
 }
 
-/// Whether a thread of this process finds out, and what wakes those that wait for it.
+/// Whether a thread of this process probes, and the condition that wakes the threads that wait for
+/// it.
 #[derive(Debug, Default)]
 struct SearchState {
     is_sought: Mutex<bool>,
     is_found: Condvar,
 }
 
-/// The probe that all requests to the server share.
+/// The right to probe; all requests to the server share one probe.
 struct Search<'a>(&'a SearchState);
 
 impl PortProbe {
@@ -54,7 +55,8 @@ impl PortProbe {
         Arc::new(Self { are_reached, ..Self::default() })
     }
 
-    /// Returns the search, unless another has it: then `None` once that is over, or the deadline.
+    /// Starts the probe. If another thread runs it, waits until it ends or until the deadline, and
+    /// returns `None`.
     fn search(&self, deadline: Instant) -> Option<Search<'_>> {
         let search = self.search.get_or(|_| SearchState::default());
         let mut is_sought = search.is_sought.lock().ignore_poison();
@@ -81,9 +83,9 @@ impl Drop for Search<'_> {
 }
 
 impl ClusterView {
-    /// Opens a connection to an endpoint, or to another shard of its server, which forwards. The
-    /// shard's own port may fail twice while the server describes itself as it was known. Then all
-    /// further connections to that server go to its common port.
+    /// Opens a connection to an endpoint, or to another shard of its server, which forwards. If the
+    /// shard's own port fails twice while the server describes itself unchanged, all later
+    /// connections to that server use its common port.
     pub(crate) fn open(
         &self,
         endpoint: usize,
@@ -121,22 +123,21 @@ impl ClusterView {
             Break(opened) => return opened,
             Continue(error) => error,
         };
-        // The search has not shown that it is so, at another port.
+        // The probe of another thread has not shown that the ports are unreachable.
         if search.is_none() {
             return Err(error);
         }
         warn!(
             address = %common, %error,
-            "ports of its shards cannot be reached; it is asked by its common port, where shards \
-             forward to each other, which takes it longer"
+            "shard ports unreachable, falling back to the common port (slower)"
         );
         probe.uses_common_port.store(true, Ordering::Relaxed);
         drop(search);
         open(common)
     }
 
-    /// Continues with the error of a port that was not reached within this time, or half of the
-    /// rest. The other half is for the common port.
+    /// Connects to a port. Continues with the error if the port was not reached within `most`, or
+    /// within half of the remaining time; the other half is for the common port.
     fn try_port(
         &self,
         address: &Address,
@@ -151,8 +152,8 @@ impl ClusterView {
         }
     }
 
-    /// Returns whether a server confirms by its common port that it has not restarted and its
-    /// shards listen where they did.
+    /// Returns whether a server confirms over its common port that it has not restarted and that
+    /// its shards listen where they did.
     fn listens_as_known(&self, server: usize, deadline: Instant) -> bool {
         let (address, known) = &self.servers[server];
         describe(address, &self.security, deadline).is_ok_and(|found| {
@@ -162,8 +163,8 @@ impl ClusterView {
         })
     }
 
-    /// Returns the knowledge of a server's ports from an earlier description with the same ports.
-    /// Returns the place of each of these servers, now and before.
+    /// Keeps the probes of servers whose ports are as in `before`. Returns the index of each of
+    /// these servers, now and before.
     pub(super) fn inherit_probes(&mut self, before: &Self) -> Vec<(usize, usize)> {
         let mut inherited = Vec::new();
         for (now, (address, found)) in self.servers.iter().enumerate() {
@@ -178,8 +179,8 @@ impl ClusterView {
     }
 }
 
-/// Returns whether an error says that nothing leads to a port, or that no answer has come in that
-/// time. A lack of room in this process or a server is no such error.
+/// Returns whether an error says that a port cannot be reached, or that a connection timed out
+/// after `after`. A lack of room in this process or a server does not say so.
 fn is_unreachable(error: &ClientError, after: Duration) -> bool {
     let ClientError::Connect { address, source } = error else { return false };
     match source.kind() {
@@ -187,7 +188,7 @@ fn is_unreachable(error: &ClientError, after: Duration) -> bool {
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable
         | io::ErrorKind::PermissionDenied => true,
-        // Of a name it would be that it has no address.
+        // For a host name, it would say that the name has no address.
         io::ErrorKind::NotFound => matches!(address, Address::Unix(_)),
         io::ErrorKind::TimedOut => after >= OWN_PORT_TIMEOUT_MIN,
         _ => false,
@@ -199,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_over_soon_is_no_wall() {
+    fn errors_that_may_pass_do_not_make_a_port_unreachable() {
         let of = |address: &str, source: io::Error, after: Duration| {
             let address = address.parse().unwrap();
             is_unreachable(&ClientError::Connect { address, source }, after)
@@ -221,17 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn one_searches_and_the_others_wait_until_it_is_over_or_their_time_is() {
+    fn one_thread_probes_and_the_others_wait_for_it_or_their_deadline() {
         let probe = PortProbe::new(1);
         let soon = || Instant::now() + Duration::from_millis(20);
         let search = probe.search(soon()).unwrap();
-        assert!(probe.search(soon()).is_none(), "another process has it");
+        assert!(probe.search(soon()).is_none(), "the probe is running");
         let waits = std::thread::spawn({
             let probe = Arc::clone(&probe);
             move || probe.search(Instant::now() + Duration::from_secs(60)).is_none()
         });
         drop(search);
-        // Either it has waited, or it came when it was over.
+        // The thread has waited, or it started after the probe had ended.
         let _ = waits.join().unwrap();
         assert!(probe.search(soon()).is_some());
     }

@@ -28,31 +28,31 @@ use endpoints::PortProbe;
 /// Idle connections kept per shard.
 const IDLE_MAX: usize = 16;
 
-/// Servers, routes over them, and idle connections. Replaced as a whole when a server comes back
-/// with other shards or ports.
+/// Servers, the routes over them, and idle connections. Replaced as a whole when the description of
+/// a server changes.
 pub(crate) struct ClusterView {
     servers: Vec<(Address, Description)>,
     security: Security,
-    /// Name of the graph in requests.
+    /// Tag of the graph in requests.
     pub(crate) graph: u64,
     /// The tensors that the client knows, in its order.
     tensors: Arc<[TensorDescription]>,
     pub(crate) routes: Routes,
     /// Idle connections by endpoint.
     idle: PerProcess<Vec<Mutex<Vec<Connection>>>>,
-    /// By server: which of its ports are reached.
+    /// Per server: which of its ports can be reached.
     port_probes: Vec<Arc<PortProbe>>,
-    /// Partitions without a server, including those of a server that does not answer any more.
+    /// Partitions that no server holds, and that were last held by a server that does not respond.
     away: BTreeSet<u16>,
     sharing: Arc<SharingMode>,
 }
 
-/// Whether rows may come through memory; not any more once that could not be mapped.
+/// Whether rows may be read from shared memory. Cleared after a mapping has failed.
 #[derive(Default)]
 pub(crate) struct SharingMode {
-    /// Where servers put them.
+    /// The ring that servers copy rows to.
     ring: AtomicBool,
-    /// Where they keep them.
+    /// The tiers in which servers keep rows.
     tiers: AtomicBool,
 }
 
@@ -63,7 +63,7 @@ impl SharingMode {
 }
 
 impl ClusterView {
-    /// Fails when the servers are not of one graph.
+    /// Fails if the servers serve different graphs.
     pub(super) fn new(
         servers: Vec<(Address, Description)>,
         tensors: Arc<[TensorDescription]>,
@@ -78,7 +78,7 @@ impl ClusterView {
         Ok(Self { servers, security, graph, tensors, routes, idle, port_probes, away, sharing })
     }
 
-    /// Returns a tensor as pulls and puts over a connection of wire version `agreed` name it.
+    /// Returns the tag of a tensor in pulls and puts over a connection of wire version `agreed`.
     pub(super) fn tensor_tag(&self, tensor: usize, agreed: u16) -> u64 {
         match (self.servers.first(), self.tensors.get(tensor)) {
             (Some((_, first)), Some(known)) => first.tensor_tag(known, agreed),
@@ -86,7 +86,7 @@ impl ClusterView {
         }
     }
 
-    /// Returns a volatile tensor as requests from wire version 6 on name it.
+    /// Returns the tag of a volatile tensor in requests from wire version 6 on.
     pub(super) fn volatile_tag(&self, name: &str, declared: &Declared) -> u64 {
         let graph = self.servers.first().map_or([0; 16], |(_, description)| description.graph);
         volatile_tag(graph, name, declared)
@@ -108,8 +108,8 @@ impl ClusterView {
         &self.servers[server].0
     }
 
-    /// Returns the address of a server as the caller named it, and the shard where `address` is that
-    /// of a shard.
+    /// Returns the address of a server as the caller named it, and the shard if `address` belongs
+    /// to one.
     pub(super) fn name_of(&self, address: &Address) -> Option<(Address, Option<usize>)> {
         if self.addresses().any(|common| common == address) {
             return Some((address.clone(), None));
@@ -119,23 +119,24 @@ impl ClusterView {
         Some((self.address(server).clone(), Some(shard)))
     }
 
-    /// Returns the description that a server has sent.
+    /// Returns the latest description of a server.
     pub(super) fn describes(&self, server: usize) -> &Description {
         &self.servers[server].1
     }
 
-    /// Returns the one server that takes puts of a partition.
+    /// Returns the only server that accepts puts for a partition.
     pub(super) fn writer_of(&self, part: PartId) -> Result<usize, ClientError> {
         self.routes.writer_of(part, &self.servers)
     }
 
-    /// Returns whether partitions may come and leave.
+    /// Returns whether partitions may move between servers.
     pub(super) fn roams(&self) -> bool {
         self.servers.iter().any(|(_, description)| description.roams)
     }
 
-    /// Returns whether a partition is missing: no server has it, none that is away had it, and it
-    /// is on its way to none. When all have answered there is nothing to wait for.
+    /// Returns whether a partition is missing for good: no server holds it, none is receiving it,
+    /// and no unreachable server held it. Once all servers have responded, there is nothing to wait
+    /// for.
     pub(super) fn is_missing(&self, part: PartId) -> bool {
         let arrives = |description: &Description| description.arriving.contains(&part.0);
         self.routes.servers_of(part).is_empty()
@@ -143,7 +144,7 @@ impl ClusterView {
             && !self.servers.iter().any(|(_, description)| arrives(description))
     }
 
-    /// Notes, where this view has come after `before`, the partitions of servers that are away.
+    /// Records the partitions of servers that `before` has and this view lacks.
     fn find_away(&mut self, before: &Self) {
         let gone = before.servers.iter().filter(|(address, _)| self.position(address).is_none());
         let theirs = gone.flat_map(|(_, description)| &description.parts);
@@ -152,8 +153,8 @@ impl ClusterView {
         self.away.retain(|&part| routes.servers_of(PartId(part)).is_empty());
     }
 
-    /// Returns whether `other` has a partition that none of these servers has, or takes puts of one
-    /// of which none of them does.
+    /// Returns whether `other` holds a partition that none of `servers` holds, or writes one that
+    /// none of them writes.
     fn needs(&self, servers: &[(Address, Description)], other: &Description) -> bool {
         if servers.iter().any(|(_, it)| it.is_same_server(other)) {
             return false;
@@ -165,13 +166,13 @@ impl ClusterView {
         other.held().any(|(part, state)| !has(part, state.role))
     }
 
-    /// Locks the idle connections of this process to an endpoint; a forked child begins without.
+    /// Locks the idle connections of this process to an endpoint. A forked child starts with none.
     fn idle(&self, endpoint: usize) -> MutexGuard<'_, Vec<Connection>> {
         let none = || self.routes.endpoints.iter().map(|_| Mutex::default()).collect();
         self.idle.get_or(|_| none())[endpoint].lock().ignore_poison()
     }
 
-    /// Returns whether a connection to an endpoint is idle.
+    /// Returns whether an idle connection to an endpoint exists.
     pub(super) fn has_connection(&self, endpoint: usize) -> bool {
         !self.idle(endpoint).is_empty()
     }
@@ -185,7 +186,7 @@ impl ClusterView {
         loop {
             let pooled = self.idle(endpoint).pop();
             match pooled {
-                // Its server may have closed it.
+                // The server may have closed it.
                 Some(connection) if !connection.is_quiet() => {}
                 Some(connection) => return Ok(connection),
                 None => return self.open(endpoint, deadline),
@@ -193,8 +194,9 @@ impl ClusterView {
         }
     }
 
-    /// Returns a connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile one.
-    /// The rows come through shared memory where they are enough and the server shares some.
+    /// Returns a connection to an endpoint for `n_bytes` of rows of a tensor, or of a volatile
+    /// tensor if `None`. The rows are read from shared memory if they are large enough and the
+    /// server shares memory.
     pub(super) fn connection_for_rows(
         &self,
         endpoint: usize,
@@ -218,7 +220,7 @@ impl ClusterView {
         }
     }
 
-    /// Returns whether rows of this server may come through memory.
+    /// Returns whether rows of this server may be read from shared memory.
     pub(crate) fn may_share(&self, server: usize) -> bool {
         self.servers[server].1.shares && self.sharing.ring.load(Ordering::Relaxed)
     }
@@ -231,7 +233,7 @@ impl ClusterView {
         }
     }
 
-    /// Drops the idle connections of a server that failed: they are of the same age.
+    /// Closes the idle connections of a server that failed: they are as old as the failed one.
     pub(super) fn forget(&self, server: usize) {
         for (at, endpoint) in self.routes.endpoints.iter().enumerate() {
             if endpoint.server == server {

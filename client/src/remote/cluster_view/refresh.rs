@@ -1,4 +1,4 @@
-//! Servers asked again: what is known of the others stays.
+//! Refreshed views: some servers are described again, and the others stay as they are.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use crate::cluster::Member;
 use crate::error::ClientError;
 use crate::route::same_graph;
 
-/// Longest wait for a server that was just lost to describe itself again.
+/// Longest wait for a lost server to describe itself again.
 const REDISCOVER_TIMEOUT: Duration = Duration::from_secs(1);
-/// The same where others hold what it holds.
+/// Longest such wait if other servers hold its partitions.
 const REDISCOVER_TIMEOUT_SPARE: Duration = Duration::from_millis(250);
 
 impl ClusterView {
-    /// Returns whether `other` has a description of `server` that is not this one's.
+    /// Returns whether this view and `other` describe `server` differently.
     pub(in super::super) fn describes_otherwise(&self, server: usize, other: &Self) -> bool {
         self.servers[server].1 != other.servers[server].1
     }
 
-    /// Returns the view with `server` asked again, if there is something new.
+    /// Returns the view with a new description of `server`, if that has changed.
     ///
     /// # Errors
-    /// Another graph is served at its address now.
+    /// The address serves another graph now.
     #[cfg(feature = "load")]
     pub(crate) fn refresh_server(
         self: &Arc<Self>,
@@ -38,12 +38,10 @@ impl ClusterView {
         found.map(|found| self.with(server, found)).transpose()
     }
 
-    /// Returns the partitions that `server` holds now and the ports of its shards.
-    ///
-    /// `None` when it does not answer, or is as it was known.
+    /// Returns the new description of `server`; `None` if it does not respond or is unchanged.
     ///
     /// # Errors
-    /// Another graph is served at its address now.
+    /// The address serves another graph now.
     pub(in super::super) fn ask_again(
         &self,
         server: usize,
@@ -59,14 +57,14 @@ impl ClusterView {
                 Err(ClientError::GraphsDiffer { address, other })
             }
             Ok(found) if !is_as_known(&found, known) => Ok(Some(found)),
-            // That it describes itself does not say that it has rows: it rests like others that
-            // failed.
+            // A description does not prove that the server has rows again, so it rests like others
+            // that failed.
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
-    /// Returns the same view with a new description of `server`. If it has started again, its other
-    /// addresses get it too.
+    /// Returns this view with a new description of `server`. If the server restarted, its other
+    /// addresses get the description too.
     pub(in super::super) fn with(
         self: &Arc<Self>,
         server: usize,
@@ -79,7 +77,7 @@ impl ClusterView {
                 *other = restarted.clone();
             }
         }
-        // One that merely starts again, as others may again and again, rests like those that
+        // A server that only restarted may restart again and again, so it rests like one that
         // failed.
         let is_back = !is_as_known(&Description { instance: known.instance, ..found }, &known);
         let view = self.of(servers)?;
@@ -92,7 +90,7 @@ impl ClusterView {
     /// Returns a view of all servers that the map names.
     ///
     /// # Errors
-    /// One of them serves another graph than those that are known.
+    /// A server serves another graph.
     pub(in super::super) fn with_servers(
         &self,
         servers: Vec<(Address, Description)>,
@@ -109,19 +107,19 @@ impl ClusterView {
         Ok(Arc::new(view))
     }
 
-    /// Returns a view of these servers, which takes over what is known of those that it had.
+    /// Returns a view of these servers, with the probes and the health of those that were known.
     fn of(&self, servers: Vec<(Address, Description)>) -> Result<Arc<Self>, ClientError> {
         let (tensors, security) = (Arc::clone(&self.tensors), self.security.clone());
         let mut view = Self::new(servers, tensors, security, Arc::clone(&self.sharing))?;
         view.find_away(self);
-        // Where its shards listen elsewhere, those that failed are not those that are asked now.
+        // Shards with new ports start without the failures of the old ports.
         for (now, before) in view.inherit_probes(self) {
             view.routes.health(now).copy(self.routes.health(before));
         }
         Ok(Arc::new(view))
     }
 
-    /// Adopts a map's entries of servers that are not known yet.
+    /// Records the load of known servers that the map reports.
     pub(in super::super) fn hear(&self, members: &[Member]) {
         for member in members {
             if let (Some(at), Some(busy)) = (self.position(&member.address), member.busy) {
@@ -130,16 +128,17 @@ impl ClusterView {
         }
     }
 
-    /// Returns the place of a server among those of this view.
+    /// Returns the index of a server in this view.
     pub(in super::super) fn position(&self, address: &Address) -> Option<usize> {
         self.servers.iter().position(|(known, _)| known == address)
     }
 
-    /// Asks all servers again, those at other `addresses` too. One that does not answer, or has
-    /// another graph, is left as it was known, or out. A known one may be at none of these any
-    /// more, since its lease has run out. It stays if it answers and no other has what it has.
+    /// Asks all servers again, and those at new `addresses`. A named server that does not respond
+    /// or serves another graph keeps its old description; if it has none, it is left out. A known
+    /// server may be named no longer because its lease has expired: it stays if it responds and no
+    /// other holds or writes what it does.
     ///
-    /// Returns the view, `None` if nothing is new, and whether no server was away.
+    /// Returns the view, or `None` if nothing changed, and whether every server responded.
     pub(in super::super) fn refreshed(
         &self,
         addresses: &[Address],
@@ -163,7 +162,7 @@ impl ClusterView {
         let known = |address: &Address| self.position(address).map(|at| &self.servers[at].1);
         let told = || answers.iter().filter_map(|(at, found)| Some((known(at)?, found.as_ref()?)));
         let mut asked: Vec<(Address, Description)> = Vec::with_capacity(answers.len());
-        // Those at `addresses` come first.
+        // Servers at `addresses` come first.
         for (address, found) in &answers {
             let is_named = addresses.contains(address);
             let kept = || known(address).filter(|_| is_named);
@@ -186,8 +185,8 @@ impl ClusterView {
     }
 }
 
-/// Finds the present state of a known server that has started again, by the former and present
-/// states of its addresses in `told`. Else an address that has not been asked since, or is silent,
+/// Finds the new description of a known server that restarted; `told` has the old and the new
+/// description of each address. Otherwise an address that is silent, or has not been asked again,
 /// would count as another server.
 pub(super) fn restarted<'a>(
     known: &Description,
@@ -199,8 +198,7 @@ pub(super) fn restarted<'a>(
     told.find(is_restarted).map(|(_, is)| is)
 }
 
-/// Returns whether a server holds what it held where it held it; a version committed meanwhile is
-/// no difference.
+/// Returns whether a description is unchanged, apart from versions and followers.
 fn is_as_known(found: &Description, known: &Description) -> bool {
     let unversioned = |it: &Description| {
         let states = it.held().map(|(_, state)| PartState { version: 0, tag: 0, ..state });

@@ -1,4 +1,4 @@
-//! Writers that are missing or two, and partitions that are nowhere.
+//! Partitions with no writer, with two writers, and with no server.
 
 use lodestore_schema::reply::PartState;
 
@@ -34,7 +34,7 @@ fn in_role(port: u16, instance: u64, roles: &[(u16, Role)]) -> (Address, Descrip
 }
 
 #[test]
-fn puts_of_a_partition_want_one_writer_and_the_error_says_what_to_do() {
+fn puts_need_exactly_one_writer_and_the_error_says_what_to_do() {
     use Role::{Follower, Reader, Writer};
     let writer = |all: Vec<(Address, Description)>| view_of(all).writer_of(PartId(0));
     let one = || in_role(1, 1, &[(0, Writer), (1, Writer)]);
@@ -59,7 +59,7 @@ fn puts_of_a_partition_want_one_writer_and_the_error_says_what_to_do() {
 }
 
 #[test]
-fn a_server_that_no_map_names_stays_for_what_no_other_has_or_writes() {
+fn a_server_that_no_map_names_stays_if_it_alone_holds_or_writes_a_partition() {
     let (w, f) = (Role::Writer, Role::Follower);
     let servers = vec![in_role(1, 1, &[(0, w), (1, w)]), in_role(2, 2, &[(0, f)])];
     let view = view_of(servers.clone());
@@ -67,17 +67,21 @@ fn a_server_that_no_map_names_stays_for_what_no_other_has_or_writes() {
     assert!(view.needs(&servers[1..], &servers[0].1), "none writes the first, none has the second");
     assert!(view.needs(&servers[1..], &in_role(3, 3, &[(0, w)]).1));
     assert!(!view.needs(&servers, &in_role(4, 4, &[(1, w)]).1));
-    assert!(!view.needs(&servers, &in_role(5, 1, &[(0, w)]).1), "of one server a name is enough");
+    assert!(
+        !view.needs(&servers, &in_role(5, 1, &[(0, w)]).1),
+        "one address of a server is enough"
+    );
 }
 
 #[test]
-fn a_restarted_server_counts_once_by_addresses_that_were_not_asked_since() {
+fn a_restarted_server_counts_once_though_an_address_was_not_asked_again() {
     let name = |port: u16| format!("b:{port}").parse::<Address>().unwrap();
     let runs = |instance| in_role(1, instance, &[(0, Role::Writer)]).1;
     let view = Arc::new(view_of(vec![(name(1), runs(5)), (name(2), runs(5))]));
     let renewed = view.with(1, runs(6)).unwrap();
     assert_eq!(renewed.writer_of(PartId(0)).unwrap(), 0);
-    // One that is another stays so, and those of no number are never taken for one.
+    // Another server keeps its description, and servers without an instance number are never
+    // merged.
     let view = Arc::new(view_of(vec![(name(1), runs(5)), (name(3), runs(9))]));
     assert!(view.with(0, runs(6)).unwrap().writer_of(PartId(0)).is_err());
     let view = Arc::new(view_of(vec![(name(1), runs(0)), (name(2), runs(0))]));
@@ -91,13 +95,13 @@ fn the_server_behind_a_silent_address_is_known_by_another_of_its_addresses() {
     let [none, old, new, other] = &all;
     let told = [(other, other), (none, new), (old, new)];
     assert_eq!(restarted(old, told.into_iter()), Some(new));
-    assert_eq!(restarted(other, told.into_iter()), None, "it continues");
-    assert_eq!(restarted(none, told.into_iter()), None, "it is unknown");
+    assert_eq!(restarted(other, told.into_iter()), None, "it has not restarted");
+    assert_eq!(restarted(none, told.into_iter()), None, "it has no instance number");
     assert_eq!(restarted(old, [(old, old)].into_iter()), None);
 }
 
 #[test]
-fn servers_of_another_graph_do_not_take_the_place_of_those_that_are_known() {
+fn servers_of_another_graph_do_not_replace_known_servers() {
     let view = view_of(vec![server(1, &[0, 1])]);
     assert!(view.with_servers(vec![server(2, &[0]), server(1, &[1])]).is_ok());
     let of_graph = |change: fn(&mut Description)| {
@@ -116,7 +120,7 @@ fn servers_of_another_graph_do_not_take_the_place_of_those_that_are_known() {
 }
 
 #[test]
-fn one_that_restarts_again_and_again_rests_and_one_that_has_changed_is_asked() {
+fn a_server_that_keeps_restarting_rests_and_one_that_changed_is_asked() {
     let runs = |instance, parts: &[u16]| Description { instance, ..server(1, parts).1 };
     let address = server(1, &[]).0;
     let view = Arc::new(view_of(vec![(address, runs(5, &[0, 1])), server(2, &[0, 1])]));
@@ -129,7 +133,7 @@ fn one_that_restarts_again_and_again_rests_and_one_that_has_changed_is_asked() {
 }
 
 #[test]
-fn a_partition_is_missing_unless_a_server_that_is_away_had_it_or_it_is_on_its_way() {
+fn a_partition_is_missing_unless_an_absent_server_held_it_or_it_is_moving() {
     let before = view_of(vec![server(1, &[0]), server(2, &[1])]);
     let after = |servers| {
         let mut view = view_of(servers);
@@ -139,7 +143,7 @@ fn a_partition_is_missing_unless_a_server_that_is_away_had_it_or_it_is_on_its_wa
     assert!(!after(vec![server(1, &[0]), server(2, &[1])]).is_missing(PartId(1)));
     assert!(after(vec![server(1, &[0]), server(2, &[])]).is_missing(PartId(1)));
     let gone = after(vec![server(1, &[0])]);
-    assert!(!gone.is_missing(PartId(1)), "who had it may come back");
+    assert!(!gone.is_missing(PartId(1)), "the server that held it may come back");
     let mut later = view_of(vec![server(1, &[0]), server(3, &[])]);
     later.find_away(&gone);
     assert!(!later.is_missing(PartId(1)), "while no server has it");

@@ -1,4 +1,4 @@
-//! Partitions without a server, servers that are away, and connections that take their time.
+//! Partitions without a server, unreachable servers, and slow connections.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
 use crate::source::PullKind;
 
-/// Returns how long a pull fails to find the second partition at these servers.
+/// Returns how long a pull looks for the second partition before it fails.
 fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
     let config = ClientConfig { deadline, ..ClientConfig::default() };
     let client = Client::connect(addresses, config).unwrap();
@@ -23,29 +23,29 @@ fn looks_for(addresses: &[&str], deadline: Duration) -> Duration {
 }
 
 #[test]
-fn a_partition_without_a_server_is_reported_immediately_unless_one_may_bring_it() {
+fn a_partition_without_a_server_is_reported_immediately_unless_one_may_appear() {
     let roams = |description: &mut Description| description.roams = true;
     let one = FakeServer::start_as(&[0], roams);
     let took = looks_for(&[&one.address], MS(20_000));
     assert!(took < MS(5000), "all have answered: {took:?}");
-    // On its way to a server, which may take long.
+    // The partition moves to a server, which may take long.
     let target = FakeServer::start_as(&[], |description| {
         (description.roams, description.arriving) = (true, vec![1]);
     });
     let took = looks_for(&[&one.address, &target.address], MS(700));
-    assert!(took >= MS(200), "it may come: {took:?}");
-    // One that is away may have it.
+    assert!(took >= MS(200), "the move may end: {took:?}");
+    // An unreachable server may hold the partition.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{}\n{}\n", one.address, nobody())).unwrap();
     let took = looks_for(&[&format!("map:{}", file.path().display())], MS(700));
-    assert!(took >= MS(200), "it may come back: {took:?}");
+    assert!(took >= MS(200), "the server may come back: {took:?}");
     std::fs::write(file.path(), &one.address).unwrap();
     let took = looks_for(&[&format!("map:{}", file.path().display())], MS(20_000));
     assert!(took < MS(5000), "the map names no other: {took:?}");
 }
 
 #[test]
-fn servers_are_connected_to_together() {
+fn servers_are_connected_to_concurrently() {
     once_of(5, || {
         let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
         let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
@@ -58,7 +58,7 @@ fn servers_are_connected_to_together() {
 }
 
 #[test]
-fn one_that_is_silent_is_waited_for_once_though_the_others_are_asked_twice() {
+fn a_silent_server_is_waited_for_once_though_the_others_are_asked_twice() {
     once_of(3, || {
         let writable = |description: &mut Description| description.writable = true;
         let servers = [(); 3].map(|()| FakeServer::start_as(&[0, 1], writable));
@@ -90,12 +90,12 @@ fn two_writers_are_reported_soon_unless_a_server_has_not_answered_and_nothing_is
     assert!(all < MS(5000), "all say so: {all:?}");
     let absent = nobody().to_string();
     let some = took(&[&one.address, &other.address, &absent], MS(700));
-    assert!(some >= MS(200), "what is known may be of an earlier time: {some:?}");
+    assert!(some >= MS(200), "one server may have changed since: {some:?}");
 }
 
-/// The lowest version of all servers was told, and none while one of them was down.
+/// The lowest version of all servers was returned before, and an error while one of them was down.
 #[test]
-fn the_version_is_that_of_the_servers_that_live_and_never_before_what_was_read() {
+fn the_version_is_that_of_responding_servers_and_never_below_what_was_read() {
     let server = |version: u32| {
         let server = FakeServer::start_as(&[0, 1], |description| description.version = version);
         server.has_version(VersionTag::any(version));

@@ -11,7 +11,7 @@ use crate::fake_server::{FakeServer, PART_NODES, ROW_BYTES};
 use crate::remote::{Client, ClientConfig, Pin};
 use crate::source::{PullKind, RowSource};
 
-/// Returns two servers of all partitions whose version 3 is of different commits.
+/// Returns two servers of all partitions that made version 3 by different commits.
 fn two_histories() -> [FakeServer; 2] {
     [0x33, 0x44].map(|tag| {
         let version = VersionTag { number: 3, tag };
@@ -32,7 +32,7 @@ fn asked_first(client: &Client, servers: [FakeServer; 2]) -> [FakeServer; 2] {
 }
 
 #[test]
-fn a_server_of_another_history_takes_no_rows_over_and_both_are_named() {
+fn a_server_of_another_history_serves_no_rows_and_both_are_named() {
     for kind in [PullKind::Sync, PullKind::Vector] {
         let [one, other] = two_histories();
         let client = connect(&[&one, &other], 1.0);
@@ -43,7 +43,7 @@ fn a_server_of_another_history_takes_no_rows_over_and_both_are_named() {
         assert!(matches!(error, ClientError::OtherHistory { .. }), "{told}");
         assert!(told.contains(&known.address) && told.contains(&stranger.address), "{told}");
         assert!(stranger.n_pulls() > 0, "it was asked, and its rows were not taken");
-        // The one whose version was read serves on.
+        // The server whose version was read continues to serve.
         known.breaks(false);
         pull(&client, kind).unwrap();
     }
@@ -109,7 +109,7 @@ fn a_pin_of_the_newest_version_is_of_the_writers_history() {
 
 /// The server has committed between two requests of a call, and keeps no earlier version.
 #[test]
-fn a_call_whose_version_is_gone_begins_again() {
+fn a_call_whose_version_is_gone_starts_again() {
     let server = FakeServer::start(&[0, 1]);
     server.has_version(VersionTag { number: 3, tag: 0x33 });
     let client = connect(&[&server], 0.0);

@@ -25,7 +25,7 @@ fn connect(servers: &[&FakeServer], hedged_share: f64) -> Client {
     Client::connect(&addresses, config).unwrap()
 }
 
-/// Pulls rows of both partitions, and compares.
+/// Pulls rows of both partitions, and checks them.
 fn pull(client: &Client, kind: PullKind) -> Result<(PullStats, Duration), ClientError> {
     let ids: Vec<NodeId> = (0..2 * PART_NODES).step_by(7).map(NodeId).collect();
     let mut out = vec![0xEE; ids.len() * ROW_BYTES];
@@ -36,7 +36,7 @@ fn pull(client: &Client, kind: PullKind) -> Result<(PullStats, Duration), Client
 }
 
 #[test]
-fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() {
+fn a_reply_that_has_arrived_is_neither_late_nor_slow_because_another_server_is() {
     let (slow, fast) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
     let spare = FakeServer::start(&[0, 1]);
     slow.delay(MS(500));
@@ -45,7 +45,7 @@ fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() 
     for (server, usual) in [(0, MS(500)), (1, MS(1)), (2, MS(10_000))] {
         view.routes.health(server).answered(usual, Instant::now());
     }
-    // The fast one would be given up after 200 ms of silence.
+    // The fast server would be given up after 200 ms of silence.
     let (stats, took) = pull(&client, PullKind::Vector).unwrap();
     assert!((500..1500).contains(&took.as_millis()), "{took:?}");
     assert_eq!((stats.requests, spare.n_pulls()), (2, 0), "no server is asked again");
@@ -54,7 +54,7 @@ fn an_answer_that_has_come_is_neither_late_nor_slow_because_another_server_is() 
 }
 
 #[test]
-fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
+fn a_reply_that_arrives_while_another_connection_opens_is_not_late() {
     let (fast, coy) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
     let spare = FakeServer::start(&[0, 1]);
     let client = connect(&[&fast, &coy, &spare], 0.05);
@@ -71,12 +71,12 @@ fn an_answer_that_comes_while_another_server_is_connected_to_is_not_late() {
 }
 
 #[test]
-fn an_answer_that_keeps_coming_is_not_given_up_however_long_it_takes() {
+fn a_reply_that_keeps_arriving_is_not_given_up_however_long_it_takes() {
     once_of(5, || {
         let (slow, spare) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
         let client = connect(&[&slow, &spare], 0.0);
         let (view, now) = (client.view(), Instant::now());
-        // Silence of half a second is too long.
+        // A silence of half a second is too long.
         view.routes.health(0).answered(MS(50), now);
         view.routes.health(1).answered(MS(10_000), now);
         slow.delay(MS(380));
@@ -87,7 +87,7 @@ fn an_answer_that_keeps_coming_is_not_given_up_however_long_it_takes() {
     });
 }
 
-/// Returns the first of `n` attempts that goes as it should: others use the machine too.
+/// Runs up to `n` attempts until one succeeds: other processes use the machine too.
 fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
     let mut last = Ok(());
     for _ in 0..n {
@@ -100,7 +100,7 @@ fn once_of(n: usize, attempt: impl Fn() -> Result<(), String>) {
 }
 
 #[test]
-fn a_rival_that_is_slow_to_greet_delays_no_request_and_is_none() {
+fn a_hedge_that_is_slow_to_connect_delays_no_request_and_does_not_count() {
     once_of(5, || {
         let (first, coy) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));
         let client = connect(&[&first, &coy], 0.05);
@@ -133,13 +133,13 @@ fn a_connection_that_takes_too_long_is_not_the_deadline_of_the_pull() {
     });
 }
 
-/// Returns an address without a listener yet.
+/// Returns an address without a listener.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
-fn a_stranger_at_the_address_of_one_that_was_absent_takes_no_rows_of_others() {
+fn a_stranger_at_the_address_of_an_absent_server_does_not_disturb_pulls() {
     let (server, absent) = (FakeServer::start(&[0, 1]), nobody());
     let config = ClientConfig { deadline: MS(10_000), ..ClientConfig::default() };
     let client = Client::connect(&[&server.address, &absent.to_string()], config).unwrap();
@@ -147,7 +147,7 @@ fn a_stranger_at_the_address_of_one_that_was_absent_takes_no_rows_of_others() {
     let asked = std::thread::spawn(move || {
         let (mut stream, _) = stranger.accept().unwrap();
         stream.write_all(&[0xEE; 64]).unwrap();
-        // Until the client leaves.
+        // Until the client closes the connection.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     server.breaks(true);
@@ -161,7 +161,7 @@ fn a_stranger_at_the_address_of_one_that_was_absent_takes_no_rows_of_others() {
 }
 
 #[test]
-fn one_that_is_silent_at_first_is_asked_again_though_another_is_down() {
+fn a_server_that_is_silent_at_first_is_asked_again_though_another_is_down() {
     let (server, silent, down) = (FakeServer::start(&[0]), FakeServer::start(&[1]), nobody());
     silent.delay_hello(MS(60_000));
     std::thread::scope(|scope| {
@@ -176,13 +176,14 @@ fn one_that_is_silent_at_first_is_asked_again_though_another_is_down() {
 }
 
 #[test]
-fn servers_of_the_last_version_and_of_this_one_serve_one_client() {
+fn servers_of_the_previous_and_of_this_wire_version_serve_one_client() {
     let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
     for old in 0..2 {
         servers[old].is_plain(true);
         let client = connect(&[&servers[0], &servers[1]], 0.05);
         pull(&client, PullKind::Sync).unwrap();
-        // Upgraded, and back again: open connections serve on, new ones agree on the other version.
+        // Upgraded, and downgraded again: open connections continue, new ones agree on the other
+        // version.
         servers[old].is_plain(false);
         pull(&client, PullKind::Vector).unwrap();
         pull(&connect(&[&servers[0], &servers[1]], 0.0), PullKind::Sync).unwrap();
@@ -191,7 +192,7 @@ fn servers_of_the_last_version_and_of_this_one_serve_one_client() {
 }
 
 #[test]
-fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
+fn a_refusal_that_arrives_with_the_hello_is_read_and_retried() {
     let server = FakeServer::start(&[0, 1]);
     let config = ClientConfig { deadline: MS(10_000), attempts: 1, ..ClientConfig::default() };
     let client = Client::connect(&[&server.address], config).unwrap();
@@ -201,15 +202,15 @@ fn a_refusal_that_comes_with_the_hello_is_heard_and_waited_out() {
             std::thread::sleep(MS(200));
             server.refuses(false);
         });
-        // A connection that merely ended would be the one failure that there may be.
+        // A connection that only closes would use up the single attempt.
         let (stats, took) = pull(&client, PullKind::Sync).unwrap();
         assert_eq!((stats.requests, server.n_pulls()), (1, 1));
         assert!((200..5000).contains(&took.as_millis()), "{took:?}");
     });
 }
 
-/// Returns a client that knows the latencies of two servers with the same rows, and these servers.
-/// The one that is asked comes first.
+/// Returns a client that knows the latencies of two servers with the same rows, and these servers,
+/// the preferred one first.
 fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
     let mut servers = [(); 2].map(|()| FakeServer::start(&[0, 1]));
     let client = connect(&[&servers[0], &servers[1]], hedged_share);
@@ -224,9 +225,8 @@ fn two_known(hedged_share: f64) -> (Client, [FakeServer; 2]) {
     (client, servers)
 }
 
-/// Returns a pull of two known servers after `prepare`, which receives the one that is asked first
-/// and the other. On a busy machine it may be the other way round, or have no token left: then once
-/// more.
+/// Pulls from two known servers after `prepare`, which receives the preferred server and the other.
+/// On a busy machine they may be swapped, or no token may be left: then tries again.
 fn pull_known(
     (hedged_share, kind): (f64, PullKind),
     prepare: impl Fn(&FakeServer, &FakeServer),
@@ -256,11 +256,11 @@ fn a_server_that_stalls_loses_the_hedge_and_its_request_is_cancelled() {
         let is_hedged = hedged_share > 0.0 && kind == PullKind::Sync;
         assert_eq!(stats.hedges, u64::from(is_hedged));
         assert_eq!(stats.requests, 1);
-        // Else it is silence that another is asked for: 200 ms.
+        // Without a hedge, another server is asked after 200 ms of silence.
         assert_eq!(took < MS(150), is_hedged, "{took:?}");
         let end = Instant::now() + MS(5000);
         while stalled.n_given_up() == 0 {
-            assert!(Instant::now() < end, "its answer is not waited for");
+            assert!(Instant::now() < end, "the client has not closed the connection");
             std::thread::sleep(MS(5));
         }
         assert!(other.n_pulls() > 0);
@@ -268,7 +268,7 @@ fn a_server_that_stalls_loses_the_hedge_and_its_request_is_cancelled() {
 }
 
 #[test]
-fn a_rival_that_fails_takes_nothing_from_the_first_and_the_first_nothing_from_its_rival() {
+fn a_failed_hedge_leaves_the_first_request_and_a_failed_first_request_its_hedge() {
     let hedged = (0.05, PullKind::Sync);
     let (stats, took, _) = pull_known(hedged, |first, hedge| {
         first.delay(MS(100));
@@ -285,7 +285,7 @@ fn a_rival_that_fails_takes_nothing_from_the_first_and_the_first_nothing_from_it
     assert!((90..180).contains(&took.as_millis()), "{took:?}");
 }
 
-/// The first server would answer with wrong rows, in the middle of its hedge's answer.
+/// The first server would reply with wrong rows, in the middle of its hedge's reply.
 #[test]
 fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_byte() {
     let ids: Vec<NodeId> = (0..2 * PART_NODES).map(NodeId).collect();
@@ -299,7 +299,7 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
         let counts = || servers.each_ref().map(|it| (it.n_pulls(), it.n_given_up()));
         let (before, mut out) = (counts(), vec![0xEE; ids.len() * ROW_BYTES]);
         let stats = client.pull("x", &ids, &mut out, PullKind::Sync).unwrap();
-        // The loser sees that no client waits when it would answer.
+        // The loser notices the closed connection when it would reply.
         let end = Instant::now() + MS(3000);
         while counts().map(|it| it.1) == before.map(|it| it.1) && Instant::now() < end {
             std::thread::sleep(MS(5));
@@ -308,8 +308,8 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
             let (now, before) = (counts()[at], before[at]);
             (now.0 - before.0, now.1 - before.1)
         });
-        // On a busy machine the hedge is asked first, or not at all, or wins too late: then once
-        // more.
+        // On a busy machine the hedge may be asked first, not at all, or too late: then tries
+        // again.
         let is_as_meant = stats.hedges == 1 && (of_first.0, of_rival) == (1, (1, 0));
         if !is_as_meant && attempt < 12 {
             continue;
@@ -324,7 +324,7 @@ fn the_loser_of_a_hedge_is_dropped_at_the_first_row_of_the_winner_and_leaves_no_
 #[test]
 fn a_hedge_goes_to_a_server_that_has_every_partition_of_the_request() {
     for attempt in 1.. {
-        // The one without the second partition is the faster hedge.
+        // The server without the second partition would be the faster hedge.
         let servers = [&[0u16, 1][..], &[0], &[0, 1]].map(FakeServer::start);
         let client = connect(&[&servers[0], &servers[1], &servers[2]], 1.0);
         let (view, now) = (client.view(), Instant::now());
@@ -334,8 +334,7 @@ fn a_hedge_goes_to_a_server_that_has_every_partition_of_the_request() {
         }
         servers[0].delay(MS(400));
         let (stats, took) = pull(&client, PullKind::Sync).unwrap();
-        // On a busy machine the hedge may be too late, so that the pull is repeated: then once
-        // more.
+        // On a busy machine the hedge may be too late, and the pull is repeated: then tries again.
         if (stats.hedges, stats.requests) != (1, 1) && attempt < 12 {
             continue;
         }
@@ -382,14 +381,14 @@ fn a_put_whose_pieces_were_lost_is_sent_from_its_first_piece_on() {
     let n_rows = ROWS_PER_PUSH_MAX as u32 + 1;
     let ids: Vec<NodeId> = (0..n_rows).map(|at| NodeId(at % PART_NODES)).collect();
     let stats = connect(&[&server], 0.0).put_rows("x", &ids, bytemuck::cast_slice(&ids)).unwrap();
-    // The first piece three times, and the second when that is not refused.
+    // The first piece is acknowledged three times, the second once.
     assert_eq!((stats.requests, stats.version), (4, 7));
 }
 
-/// Positions of a bucket ascend, which its answer relies on: those of two that have failed
+/// A reply relies on ascending positions in its bucket; the positions of the two failed shards
 /// alternate.
 #[test]
-fn rows_of_two_shards_that_fail_come_to_their_places_from_one_of_another_server() {
+fn rows_of_two_failed_shards_arrive_in_place_from_another_server() {
     let striped = |it: &mut Description| {
         (it.n_shards, it.shard_ports) = (2, vec![it.shard_ports[0]; 2]);
         it.tensors[0].stripe_rows = 1;
@@ -402,7 +401,7 @@ fn rows_of_two_shards_that_fail_come_to_their_places_from_one_of_another_server(
 }
 
 #[test]
-fn of_one_hundred_pulls_the_slowest_is_no_longer_one_that_a_server_was_slow_for() {
+fn hedges_shorten_the_slowest_of_one_hundred_pulls() {
     let slowest_of_100 = |hedged_share| {
         let (client, servers) = two_known(hedged_share);
         servers.iter().for_each(|server| server.is_slow(33, MS(60)));
@@ -412,7 +411,7 @@ fn of_one_hundred_pulls_the_slowest_is_no_longer_one_that_a_server_was_slow_for(
         times[594]
     };
     let without = slowest_of_100(0.0);
-    // Others use the machine too.
+    // Other processes use the machine too.
     let with = (0..4).map(|_| slowest_of_100(0.05)).find(|&time| time < MS(30));
     println!("99 of 100 within {with:?} with a hedge, {without:?} without");
     assert!(without >= MS(60), "{without:?}");

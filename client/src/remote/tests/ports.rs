@@ -12,13 +12,13 @@ use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
 use crate::source::PullKind;
 
-/// Returns a server whose shard announces this port, where it does not listen.
+/// Returns a server whose shard announces this port, but does not listen there.
 fn behind(port: u16) -> FakeServer {
     FakeServer::start_as(&[0, 1], |description| description.shard_ports = vec![port])
 }
 
 fn connect(servers: &[&FakeServer]) -> Client {
-    // One attempt: what is not reached is no failure of a pull.
+    // One attempt: an unreachable port is no failure of a pull.
     connect_trying(servers, 1)
 }
 
@@ -34,16 +34,15 @@ fn took(client: &Client) -> Duration {
     pull(client, PullKind::Sync).unwrap().1
 }
 
-/// Returns a port that refuses every connection while its socket is kept: no other process gets it
-/// meanwhile.
+/// Returns a port that refuses every connection. No other process gets it while its socket is open.
 fn refusing() -> (SocketAddr, OwnedFd) {
     let bound = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     (SocketAddr::try_from(getsockname(&bound).unwrap()).unwrap(), bound)
 }
 
-/// Returns a port whose queue is full, so that connections get no answer at all, and the guard that
-/// keeps it so.
+/// Returns a port whose queue is full, so that connections get no reply, and the sockets that keep
+/// the queue full.
 fn swallowing() -> (u16, Vec<TcpStream>, OwnedFd) {
     let (at, listener) = refusing();
     listen(&listener, 0).unwrap();
@@ -66,29 +65,29 @@ fn a_shard_whose_port_is_refused_is_asked_by_the_common_port() {
 }
 
 #[test]
-fn a_port_that_swallows_every_client_is_waited_for_once() {
+fn a_port_that_never_replies_is_waited_for_once() {
     let (port, _waiting, _listener) = swallowing();
     let server = behind(port);
     let client = connect(&[&server]);
     let first = took(&client);
     assert!((1400..4000).contains(&first.as_millis()), "{first:?}");
-    // What is known stays when servers are asked again.
+    // The finding stays when servers are asked again.
     let view = client.view();
     let renewed =
         client.view().with_servers(view.servers().map(|(a, d)| (a.clone(), d.clone())).collect());
     *client.view.write().unwrap() = renewed.unwrap();
     let second = took(&client);
     assert!(second < MS(1000), "{second:?}");
-    // Another client tries again.
+    // Another client probes again.
     let other = took(&connect(&[&server]));
     assert!((1400..4000).contains(&other.as_millis()), "{other:?}");
 }
 
 #[test]
-fn a_server_that_others_could_stand_in_for_is_asked_by_its_common_port_too() {
+fn a_server_with_alternatives_is_asked_by_its_common_port_too() {
     let (port, _waiting, _listener) = swallowing();
     let servers = [behind(port), behind(port)];
-    // On a busy machine the time that such a server has may be over before it is asked at all.
+    // On a busy machine the time limit of such a server may pass before it is asked at all.
     let client = connect_trying(&[&servers[0], &servers[1]], 3);
     let first = took(&client);
     assert!((400..6000).contains(&first.as_millis()), "{first:?}");
@@ -96,12 +95,12 @@ fn a_server_that_others_could_stand_in_for_is_asked_by_its_common_port_too() {
 }
 
 #[test]
-fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a_wall() {
+fn shards_that_moved_to_other_ports_do_not_count_as_unreachable() {
     let server = FakeServer::start(&[0, 1]);
     let client = connect(&[&server]);
     let view = client.view();
     let mut servers: Vec<_> = view.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
-    // As it was before it was started again.
+    // As before the server restarted.
     let (at, _bound) = refusing();
     servers[0].1.shard_ports = vec![at.port()];
     let before = view.with_servers(servers).unwrap();
@@ -110,13 +109,13 @@ fn a_server_whose_shards_have_moved_to_other_ports_is_not_taken_for_one_behind_a
 }
 
 #[test]
-fn a_server_that_was_restarted_with_the_same_ports_is_not_one_behind_a_wall() {
+fn shards_of_a_server_that_restarted_with_the_same_ports_do_not_count_as_unreachable() {
     let (at, _bound) = refusing();
     let server = behind(at.port());
     let client = connect(&[&server]);
     let view = client.view();
     let mut servers: Vec<_> = view.servers().map(|(a, d)| (a.clone(), d.clone())).collect();
-    // As the one that was there before.
+    // As before the server restarted.
     servers[0].1.instance += 1;
     let before = view.with_servers(servers).unwrap();
     let error = before.open(0, Instant::now() + MS(5000)).err().unwrap().to_string();
@@ -124,11 +123,11 @@ fn a_server_that_was_restarted_with_the_same_ports_is_not_one_behind_a_wall() {
 }
 
 #[test]
-fn a_port_that_fails_once_is_not_one_behind_a_wall() {
+fn a_port_that_fails_once_does_not_count_as_unreachable() {
     let (at, bound) = refusing();
     let server = behind(at.port());
     let client = connect(&[&server]);
-    // Until it has said that its shard listens there, the shard does.
+    // The shard starts to listen before the server confirms the port.
     server.delay_hello(MS(1500));
     let begins = thread::spawn(move || {
         thread::sleep(MS(200));
@@ -144,7 +143,7 @@ fn a_port_that_fails_once_is_not_one_behind_a_wall() {
 }
 
 #[test]
-fn of_several_that_reach_no_shard_one_finds_out() {
+fn of_several_threads_that_reach_no_shard_one_probes() {
     let (port, _waiting, _listener) = swallowing();
     let server = behind(port);
     let client = connect(&[&server]);

@@ -1,5 +1,5 @@
-//! Volatile tensors at servers: each partition's rows are at its writer, or at the only server that
-//! has it.
+//! Volatile tensors on servers. The rows of a partition are at its writer, or at the only server
+//! that holds it.
 
 mod publish;
 mod pull;
@@ -32,7 +32,7 @@ use crate::volatile::{
 pub(super) type Known = Mutex<HashMap<String, VolatileInfo>>;
 
 impl ClusterView {
-    /// Returns the server that has the volatile rows of a partition.
+    /// Returns the server that holds the volatile rows of a partition.
     fn volatile_server(&self, part: PartId) -> Result<usize, ClientError> {
         match self.writer_of(part) {
             Err(ClientError::NoWriter { part, readers }) => {
@@ -49,13 +49,13 @@ impl ClusterView {
         }
     }
 
-    /// Returns all of these servers, ascending.
+    /// Returns the servers that hold volatile rows, ascending.
     fn volatile_servers(&self) -> Result<Vec<usize>, ClientError> {
         let mut servers = Vec::new();
         for part in self.routes.book.parts() {
             match self.volatile_server(part) {
                 Ok(server) => servers.push(server),
-                // A client of some of the partitions has no other.
+                // The client is connected to servers of some partitions only.
                 Err(ClientError::NoReplica { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -66,8 +66,8 @@ impl ClusterView {
     }
 }
 
-/// Returns a volatile tensor as requests over a connection of wire version `agreed` name it: from
-/// version 6 on by its shape.
+/// Returns the tag of a volatile tensor in requests over a connection of wire version `agreed`.
+/// From version 6 on it depends on the shape.
 fn tag_of(view: &ClusterView, info: &VolatileInfo, agreed: u16) -> u64 {
     if agreed < WIRE_VERSION_IDENTITY {
         return view.graph;
@@ -83,11 +83,11 @@ fn tag_of(view: &ClusterView, info: &VolatileInfo, agreed: u16) -> u64 {
 }
 
 impl Client {
-    /// Notes failures of requests that named a volatile tensor by its shape. Where the servers have
-    /// declared it with another one, that is known from now on.
+    /// Checks failures of requests that named a volatile tensor by its shape. If the servers may
+    /// have declared another shape, requests that shape and stores it.
     ///
     /// # Errors
-    /// `VolatileChanged` where it has another shape.
+    /// `VolatileChanged` if the tensor has another shape.
     fn check_shape(
         &self,
         info: &VolatileInfo,
@@ -102,7 +102,7 @@ impl Client {
             return Ok(());
         }
         let found = format!(
-            "{} x {}, claimed by {} rows",
+            "{} x {}, claimed in ranges of {} rows",
             found.tensor.width,
             found.tensor.dtype.name(),
             found.range_rows
@@ -110,7 +110,7 @@ impl Client {
         Err(ClientError::VolatileChanged { tensor: name.clone(), found })
     }
 
-    /// Asks each server that has volatile rows, and checks that all answer the same.
+    /// Asks each server that holds volatile rows, and checks that their replies agree.
     fn ask_volatile(&self, name: &str, body: RequestBody) -> Result<VolatileInfo, ClientError> {
         let deadline = Instant::now() + self.config.deadline;
         let mut retry = RetryBudget::new(&self.config, deadline);
@@ -129,11 +129,11 @@ impl Client {
         }
     }
 
-    /// Pauses after failures of servers that alone have what was asked for, and returns the view to
-    /// try next.
+    /// Pauses after failures of servers that have no alternative, and returns the view for the next
+    /// attempt.
     ///
     /// # Errors
-    /// The failure that decides, where no other try is worth it.
+    /// The decisive failure, if no retry helps.
     fn retry_alone(
         &self,
         view: Arc<ClusterView>,
@@ -146,12 +146,12 @@ impl Client {
         };
         view.warn_of_outage(&failures, retry.time_left());
         std::thread::sleep(pause);
-        // A server may have been started again, with other ports.
+        // The server may have restarted with other ports.
         self.after_failures(view, &failures, retry.deadline)
     }
 }
 
-/// Asks these servers of volatile rows, which must answer the same.
+/// Asks each of these servers, and checks that their replies agree.
 fn ask_all(
     view: &ClusterView,
     servers: &[usize],
@@ -201,7 +201,7 @@ fn ask_one(
     }
 }
 
-/// Returns the name of a volatile tensor as requests have it.
+/// Returns the name of a volatile tensor as requests encode it.
 fn wire_name(name: &str) -> Result<Name, ClientError> {
     Name::new(name).map_err(|error| ClientError::BadVolatile { reason: error.to_string() })
 }
@@ -220,7 +220,8 @@ impl VolatileSource for Client {
         let TensorInfo { name, dtype, width } = &info.tensor;
         let n_bytes = info.tensor.row_bytes();
         if n_bytes > ROW_BYTES_MAX {
-            let reason = format!("rows of {n_bytes} bytes, servers send {ROW_BYTES_MAX} at most");
+            let reason =
+                format!("rows of {n_bytes} bytes, the limit of servers is {ROW_BYTES_MAX}");
             return Err(ClientError::BadVolatile { reason });
         }
         let declare = Declare {

@@ -1,5 +1,5 @@
-//! A publisher at servers: a connection to each, which has the claims, and pieces of rows that
-//! follow each other without a wait for answers.
+//! A publisher on servers: one connection per server, which owns the claims. Pieces of rows are
+//! sent without waiting for the replies to earlier pieces.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -23,29 +23,29 @@ use crate::error::ClientError;
 use crate::route::PartSet;
 use crate::volatile::{VolatileInfo, VolatilePublisher, VolatileSource};
 
-/// Bytes of a piece: few enough that a server has its rows published while the next ones travel.
+/// Bytes of a piece, few enough that a server publishes one piece while the next is in transit.
 const PIECE_BYTES: usize = 1 << 20;
-/// Pieces to one server that are not answered.
+/// Pieces in flight to one server.
 const PIECES_AT_ONCE: usize = 4;
 
 const _: () = assert!(PIECE_BYTES <= PUSH_BODY_BYTES_MAX);
 
-/// Claims of rows at servers.
+/// A publisher with its claims on servers.
 pub(super) struct RemotePublisher<'a> {
     client: &'a Client,
     links: Vec<PublishLink>,
-    /// By tensor: ids that are claimed, ascending, and over which link.
+    /// By tensor: claimed ids, ascending, and the link that holds the claim.
     claims: HashMap<String, Vec<(Range<u32>, usize)>>,
 }
 
 /// The connection to one server.
 struct PublishLink {
     address: Address,
-    /// None once it has failed: its claims have ended.
+    /// `None` once the connection has failed, which ended its claims.
     connection: Option<Connection>,
 }
 
-/// Common data of all pieces of one publication.
+/// Data shared by all pieces of one publication.
 struct Publication<'a> {
     name: Name,
     ids: &'a [NodeId],
@@ -56,16 +56,17 @@ struct Publication<'a> {
     deadline: Instant,
 }
 
-/// The rows for one link, and how far they are.
+/// The rows for one link, and how many are published.
 struct Sending {
     link: usize,
     positions: Vec<u32>,
-    /// Rows that were sent, and the pieces of these that are not answered.
+    /// Rows that were sent.
     n_sent: usize,
+    /// Rows of each piece in flight, oldest first.
     unanswered: VecDeque<usize>,
-    /// Rows of which the server has said that they are there.
+    /// Rows that the server has acknowledged.
     n_done: usize,
-    /// Error of the last refusal.
+    /// The first refusal since the last resend.
     refusal: Option<ClientError>,
 }
 
@@ -74,7 +75,7 @@ impl<'a> RemotePublisher<'a> {
         Self { client, links: Vec::new(), claims: HashMap::new() }
     }
 
-    /// Splits ids by the partition that they are of.
+    /// Splits ids by partition.
     fn by_part(&self, ids: &[Range<u32>]) -> Result<Vec<(PartId, Range<u32>)>, ClientError> {
         let (book, mut parts) = (&self.client.book, Vec::new());
         for ids in ids {
@@ -93,7 +94,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(parts)
     }
 
-    /// Returns the link to a server, with a connection.
+    /// Returns the link to a server, after opening its connection if it has none.
     fn link_to(
         &mut self,
         view: &ClusterView,
@@ -107,7 +108,7 @@ impl<'a> RemotePublisher<'a> {
             self.links.push(PublishLink { address: address.clone(), connection: None });
         }
         if self.links[at].connection.is_none() {
-            // What was claimed over the one before has ended with it.
+            // Claims over the previous connection ended with it.
             for claims in self.claims.values_mut() {
                 claims.retain(|(_, link)| *link != at);
             }
@@ -117,7 +118,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(at)
     }
 
-    /// Claims ids over a link, and remembers that.
+    /// Claims ids over a link, and records the claims.
     fn claim_at(
         &mut self,
         link: usize,
@@ -160,7 +161,7 @@ impl<'a> RemotePublisher<'a> {
         Ok(n_rows)
     }
 
-    /// Splits the rows by the link over which they are claimed.
+    /// Splits the rows by the link that holds their claim.
     fn split(&self, tensor: &str, ids: &[NodeId]) -> Result<Vec<Sending>, ClientError> {
         let claims = self.claims.get(tensor).map_or(&[][..], Vec::as_slice);
         let mut sendings: Vec<Sending> = Vec::new();
@@ -257,7 +258,7 @@ impl Sending {
         Self { link, positions, n_sent: 0, unanswered, n_done: 0, refusal: None }
     }
 
-    /// Sends the next piece, or takes the answer to the oldest where enough are in flight.
+    /// Sends the next piece, or receives the oldest reply if enough pieces are in flight.
     fn step(
         &mut self,
         link: &mut PublishLink,
@@ -280,7 +281,8 @@ impl Sending {
         }
     }
 
-    /// Waits after a refusal for want of room, and has the rows sent again that were not published.
+    /// Pauses after a refusal for overload, then resends the rows that were not published. Other
+    /// refusals are errors.
     fn resend(&mut self, refusal: ClientError, retry: &mut RetryBudget) -> Result<(), ClientError> {
         let action = match RetryAction::of(&refusal) {
             later @ RetryAction::Later(_) => later,
@@ -311,8 +313,8 @@ impl Sending {
         Ok(())
     }
 
-    /// Notes what a server has said of its oldest piece. After a refusal the pieces behind it count
-    /// for nothing.
+    /// Records the reply to the oldest piece. After a refusal, later pieces do not count as
+    /// published.
     fn take_answer(
         &mut self,
         found: Result<Reply, ClientError>,
@@ -336,10 +338,10 @@ impl Sending {
     }
 }
 
-/// A server, and the ids of a claim that it has.
+/// A server, and the claimed ids that it holds.
 type ServerShare = (usize, Vec<Range<u32>>);
 
-/// Returns the server that has the first of these ids, with all of them that it has; `None` without
+/// Returns the server that holds the first of these ids, with all ids that it holds; `None` without
 /// ids.
 fn first_server(
     view: &ClusterView,
@@ -356,7 +358,7 @@ fn first_server(
     Ok(first)
 }
 
-/// Returns the error for claims over a link whose connection has ended.
+/// Returns the error for claims whose connection has failed.
 fn lost(address: &Address) -> ClientError {
     ClientError::ClaimsLost { address: address.clone() }
 }
@@ -385,7 +387,7 @@ mod tests {
         let mut retry =
             RetryBudget::new(&ClientConfig::default(), Instant::now() + Duration::from_secs(5));
         let mut sending = Sending { positions: (0..12).collect(), n_sent: 12, ..Sending::new(0) };
-        // Pieces of 3, 4 and 5 rows: the second is refused, and the server took the third.
+        // Pieces of 3, 4 and 5 rows: the server refuses the second, and publishes the third.
         sending.take_answer(Ok(Reply::Published { n_rows: 3 }), 3, &address).unwrap();
         sending.take_answer(Err(refusal(FailureCode::Overloaded)), 4, &address).unwrap();
         sending.take_answer(Ok(Reply::Published { n_rows: 5 }), 5, &address).unwrap();
@@ -398,6 +400,6 @@ mod tests {
         assert!(matches!(error, ClientError::Refused { .. }), "{error}");
         assert_eq!(sending.n_sent, 3);
         let confused = sending.take_answer(Ok(Reply::Published { n_rows: 2 }), 3, &address);
-        assert!(matches!(confused, Err(ClientError::Confused { .. })), "a count of other rows");
+        assert!(matches!(confused, Err(ClientError::Confused { .. })), "another count of rows");
     }
 }

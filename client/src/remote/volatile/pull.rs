@@ -1,5 +1,5 @@
-//! A pull of volatile rows: one request to each shard that is asked. All are sent before the first
-//! answer is read, and answers are taken as they come.
+//! A pull of volatile rows: one request per shard. All requests are sent before the first reply is
+//! read, and replies are received as they arrive.
 
 use std::time::{Duration, Instant};
 
@@ -20,30 +20,30 @@ use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::volatile::{StampWanted, VolatileInfo};
 
-/// State that all requests of one pull share.
+/// State shared by all requests of one pull.
 struct VolatilePull<'a> {
     name: Name,
     info: &'a VolatileInfo,
     row_bytes: usize,
     min_stamp: Stamp,
-    /// Until when servers wait for rows.
+    /// Until when servers wait for rows with `min_stamp`.
     until: Instant,
     deadline: Instant,
     ids: &'a [NodeId],
 }
 
-/// A request, and how far its answer has come.
+/// A request in flight, and the progress of its reply.
 struct VolatileRequest<'a> {
     endpoint: usize,
     share: &'a Bucket,
-    /// Positions of its rows in the share.
+    /// Positions of its rows in the output.
     positions: &'a [u32],
     connection: Connection,
     progress: Progress,
 }
 
 impl Client {
-    /// Pulls rows, and returns the stamp of each.
+    /// Pulls rows into `out`, and returns the stamp of each.
     pub(super) fn pull_stamps(
         &self,
         info: &VolatileInfo,
@@ -53,7 +53,7 @@ impl Client {
     ) -> Result<Vec<Stamp>, ClientError> {
         let (begun, time) = (Instant::now(), self.config.deadline);
         let deadline = begun + time;
-        // The rest is kept for the answer.
+        // The rest of the time is for the reply.
         let wait_max = time - (time / 10).min(Duration::from_secs(1));
         let pull = VolatilePull {
             name: wire_name(&info.tensor.name)?,
@@ -65,7 +65,7 @@ impl Client {
             ids,
         };
         let mut stamps = vec![NO_STAMP; ids.len()];
-        // Positions of a batch travel as 32 bits.
+        // Positions in a batch have 32 bits.
         let n_ids = u32::try_from(ids.len());
         let n_ids = n_ids.map_err(|_| ClientError::TooManyRows { n_rows: ids.len() })?;
         let mut left: Vec<u32> = (0..n_ids).collect();
@@ -92,8 +92,8 @@ impl Client {
     }
 }
 
-/// Returns a share for each endpoint. Any shard has all rows of its server: they are dealt as those
-/// of a stored tensor of that width.
+/// Returns a share for each endpoint. Any shard has all rows of its server, so the rows are
+/// distributed like those of a stored tensor of that width.
 fn split(
     view: &ClusterView,
     pull: &VolatilePull<'_>,
@@ -127,7 +127,7 @@ fn split(
     Ok(shares)
 }
 
-/// Makes one attempt at every share, in rounds of one request each; returns the failures by
+/// Makes one attempt at every share, in rounds of one request each. Returns the failures by
 /// endpoint.
 fn try_all(
     view: &ClusterView,
@@ -180,7 +180,7 @@ fn ask(
     let n_bytes = ids.len() * pull.row_bytes;
     let mut connection = view.connection_for_rows(endpoint, None, n_bytes, pull.deadline)?;
     let now = Instant::now();
-    // Whole milliseconds travel: rather a little longer than was asked.
+    // The wire has whole milliseconds: round up.
     let wait = pull.until.saturating_duration_since(now).as_micros().div_ceil(1000);
     let wait = Duration::from_millis(u64::try_from(wait).unwrap_or(u64::MAX));
     let body = RequestBody::PullVolatile(PullVolatile {
@@ -195,7 +195,7 @@ fn ask(
     Ok(connection)
 }
 
-/// Takes all answers, to the rows of `out` where they belong; returns the failures by endpoint.
+/// Receives all replies, each row at its position in `out`. Returns the failures by endpoint.
 fn receive(
     view: &ClusterView,
     pull: &VolatilePull<'_>,

@@ -1,5 +1,4 @@
-//! A tier on a device before a source: rows that a worker uses again and again stay where it
-//! computes.
+//! A tier on a device before a source: rows that a worker reuses stay where it computes.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -15,17 +14,17 @@ use lodestore_graph::{NodeId, PartitionBook};
 use crate::error::ClientError;
 use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
-/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]. It has its
-/// device's tier, over the tier that its machine's workers share, if there is one. These are the
+/// A source whose rows of one tensor pass through one worker's [`TwoLevelTier`]: the tier of its
+/// device, over the tier that the workers of its machine share, if there is one. These are the
 /// local and the global cache of CaPGNN, section 4.2.
 ///
-/// A worker that computes on the device takes batches with [`DeviceSource::gather`], which leaves
+/// A worker that computes on the device gathers batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
-/// A row is served as it was when it was pulled. So `inner` keeps to one version, or whoever commits
-/// has the tiers [`DeviceSource::forget`] the rows that changed, or rows of several versions may
-/// meet within the tiers' bound on their age. One pull at a time; others wait for it. A forked child has no device:
-/// there pulls fail with [`ClientError::Forked`].
+/// A row is served as it was when it was pulled. So `inner` must be pinned, or whoever commits must
+/// have the tiers [`DeviceSource::forget`] the changed rows. Otherwise the tiers may mix rows of
+/// several versions, within their bound on the age. One pull runs at a time; others wait for it. In
+/// a forked child, which has no device, pulls fail with [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -34,14 +33,14 @@ pub struct DeviceSource {
 
 struct State {
     levels: TwoLevelTier,
-    /// For batches that are copied back.
+    /// Memory for batches that are copied back.
     batch: BatchTensor,
 }
 
 impl DeviceSource {
-    /// Puts `levels` before the rows of `tensor` from `inner`; other tensors pass by them.
+    /// Puts `levels` before the rows of `tensor` from `inner`; other tensors bypass them.
     ///
-    /// Fails when there is no such tensor, the tiers are for rows of another length, or the device
+    /// Fails if there is no such tensor, the tiers are for rows of another length, or the device
     /// fails.
     pub fn new(
         inner: Arc<dyn RowSource>,
@@ -57,15 +56,15 @@ impl DeviceSource {
 
     /// Returns a tensor on the tier's device with room for batches of up to `n_rows` ids.
     ///
-    /// Fails when the device has no memory for it.
+    /// Fails if the device has no memory for it.
     pub fn batch_tensor(&self, n_rows: usize) -> Result<BatchTensor, ClientError> {
         Ok(self.lock()?.levels.tensor(n_rows)?)
     }
 
-    /// Puts the rows of `ids` into `batch`, in their order, and returns what had to be pulled; see
-    /// [`TwoLevelTier::gather`].
+    /// Gathers the rows of `ids` into `batch`, in their order, and returns the stats of the pulled
+    /// rows; see [`TwoLevelTier::gather`].
     ///
-    /// Fails when the pull or the device does, or `batch` is too small or on another device.
+    /// Fails if the pull or the device does, or `batch` is too small or on another device.
     pub fn gather(
         &self,
         ids: &[NodeId],
@@ -75,16 +74,16 @@ impl DeviceSource {
         self.gather_with(&mut self.lock()?.levels, ids, batch, kind, &mut || ())
     }
 
-    /// Removes changed rows from the device's tier: a pull that begins afterwards asks for them.
-    /// This is for rows that the caller changes. Waits for the pull that is in flight. A host's
-    /// tier has to forget first, and `below` is what it returned: see [`TwoLevelTier::remove`].
+    /// Removes changed rows from the device tier: later pulls request them again. This is for rows
+    /// that the caller changes. Waits for the pull in flight. A host tier must forget first, and
+    /// `below` is what it returned: see [`TwoLevelTier::remove`].
     pub fn forget(&self, ids: &[NodeId], below: Option<Invalidation>) {
         if let Ok(mut state) = self.lock() {
             state.levels.remove(bytemuck::cast_slice(ids), below);
         }
     }
 
-    /// Returns the device, as reports name it: `host` where there is none.
+    /// Returns the name of the device in reports: `host` if there is none.
     #[must_use]
     pub fn device(&self) -> String {
         let name = |state: MutexGuard<'_, State>| state.levels.device().device().to_string();
@@ -97,7 +96,8 @@ impl DeviceSource {
         self.lock().map_or(0, |state| state.levels.device().directory().n_slots())
     }
 
-    /// Returns what the tiers did, counted in rows; the host's for all of its workers.
+    /// Returns the counters of the tiers, in rows. Those of the host tier are for all of its
+    /// workers.
     #[must_use]
     pub fn stats(&self) -> TwoLevelStats {
         self.lock().map_or_else(|_| TwoLevelStats::default(), |state| state.levels.stats())
@@ -113,7 +113,7 @@ impl DeviceSource {
     ) -> Result<PullStats, ClientError> {
         let (start, mut fetching) = (Instant::now(), Duration::ZERO);
         let mut pulled = PullStats::default();
-        // Once, though what is missing may come in several pieces.
+        // Once, though missing rows may be fetched in several pieces.
         let mut work = Some(work);
         let mut once = || {
             if let Some(work) = work.take() {
@@ -140,7 +140,7 @@ impl DeviceSource {
         }
     }
 
-    /// Locks the tier, also after a panic of another thread. That leaves an unread batch, and
+    /// Locks the tier, also after a panic of another thread. The panic leaves an unread batch, and
     /// perhaps an admission without its rows, which the tier reverts before the next batch.
     fn lock(&self) -> Result<MutexGuard<'_, State>, ClientError> {
         let state = self.state.get().ok_or(ClientError::Forked { what: "device's tier" })?;
@@ -161,7 +161,7 @@ impl RowSource for DeviceSource {
         self.inner.pinned_version()
     }
 
-    /// Pulls as any source does; the stats are of the rows that the tier lacked.
+    /// Pulls like any source. The stats count the rows that the tier lacked.
     fn pull_overlapped(
         &self,
         tensor: &str,

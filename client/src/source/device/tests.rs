@@ -32,7 +32,7 @@ fn source() -> MemorySource {
 
 fn tier(n_slots: u32, row_bytes: usize, kind: PolicyKind) -> TwoLevelTier {
     let spec = PolicySpec::try_from(kind).unwrap();
-    // Staging of four rows, so that batches need several turns.
+    // Staging of four rows, so that batches need several rounds.
     let settings = DeviceSettings { staging_bytes: 4 * row_bytes, ..DeviceSettings::default() };
     let device = DeviceTier::new(
         &Device::host(),
@@ -88,7 +88,7 @@ fn batches_stay_on_the_device_and_forgotten_rows_are_pulled_again() {
     assert_eq!(batch.as_host(), Some(&rows(&ids)[..]));
 }
 
-/// Travels, as a client's rows do: something else is done at each pull.
+/// A source that runs `work` at each pull, as if its rows were in transit.
 struct Travelling(MemorySource);
 
 impl RowSource for Travelling {
@@ -114,10 +114,10 @@ impl RowSource for Travelling {
 }
 
 #[test]
-fn a_pull_in_several_pieces_does_something_else_once() {
+fn a_pull_in_several_pieces_runs_work_once() {
     let travelling = Arc::new(Travelling(source()));
     let device = DeviceSource::new(travelling, "x", tier(9, ROW_BYTES, PolicyKind::Lru)).unwrap();
-    // In pieces of the four rows that staging has room for; of no row none.
+    // In pieces of the four rows that fit into staging; without rows there is no piece.
     for (ids, expected) in [((0..24).collect::<Vec<_>>(), 1), ((24..50).collect(), 1), (vec![], 0)]
     {
         let (ids, mut n_calls) = (nodes(&ids), 0);
@@ -129,7 +129,7 @@ fn a_pull_in_several_pieces_does_something_else_once() {
 }
 
 #[test]
-fn other_tensors_pass_by_and_errors_keep_nothing() {
+fn other_tensors_bypass_the_tier_and_failed_pulls_keep_nothing() {
     let device = DeviceSource::new(Arc::new(source()), "x", tier(9, ROW_BYTES, PolicyKind::Lru));
     let device = device.unwrap();
     let mut out = [0; 2];

@@ -1,4 +1,4 @@
-//! A tier before a source: rows that were pulled stay for the batches to come.
+//! A tier before a source: pulled rows are kept for later batches.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,44 +17,45 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
-/// A row is served from the tier as it was when it was pulled. So `inner` keeps to one version, or
-/// whoever commits has the tier [`TieredSource::forget`] the rows that changed, or rows of several
-/// versions may meet within the tier's bound on their age. Age is counted in pulls of the source that has made most. Where each
-/// worker has a source over one tier, these are the batches of the worker that is ahead.
+/// A row is served from the tier as it was when it was pulled. So `inner` must be pinned, or
+/// whoever commits must have the tier [`TieredSource::forget`] the changed rows. Otherwise the tier
+/// may mix rows of several versions, within its bound on their age. Age is counted in pulls of the
+/// source that has made most. If each worker has a source over one tier, these are the batches of
+/// the worker that is ahead.
 ///
-/// Any number of threads may pull, and any number of sources share the tier, for example the
+/// Any number of threads may pull, and any number of sources may share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
-/// while rows are copied or travel. Beside the tier, a pull takes memory for the rows that it
-/// lacks, unless `inner` places rows. Not for a forked child, whose parent's threads may be at the
-/// tier: there pulls fail with [`ClientError::Forked`].
+/// while rows are copied or in transit. Besides the tier, a pull takes memory for the rows that it
+/// misses, unless `inner` places rows. In a forked child, whose parent's threads may use the tier,
+/// pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
     tier: Arc<SharedTier>,
     n_pulls: AtomicU32,
-    /// Memory of pulls that are over, for those to come.
+    /// Memory of ended pulls, for later ones.
     spare: PerProcess<Mutex<Vec<Scratch>>>,
 }
 
-/// Tiers before the rows of several tensors, within one budget of memory.
+/// Tiers before the rows of several tensors, within one memory budget.
 pub struct TieredTensors {
     source: Arc<dyn RowSource>,
     tiers: Vec<Arc<SharedTier>>,
 }
 
-/// Results of a pull beside its rows.
+/// Working memory of a pull.
 #[derive(Default)]
 struct Scratch {
     access: BatchAccess,
-    /// The rows that the tier lacks, on their way.
+    /// The rows that the tier lacks.
     ids: Vec<NodeId>,
     rows: Vec<u8>,
 }
 
 impl TieredSource {
-    /// Puts `tier` before the rows of `tensor` from `inner`; other tensors pass by it.
+    /// Puts `tier` before the rows of `tensor` from `inner`; other tensors bypass it.
     ///
-    /// Fails when there is no such tensor, or the tier is for rows of another length.
+    /// Fails if there is no such tensor, or the tier is for rows of another length.
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensor: &str,
@@ -66,29 +67,27 @@ impl TieredSource {
         Ok(Self { inner, tensor, tier, n_pulls, spare })
     }
 
-    /// Removes changed rows from the tier: a pull that begins afterwards asks for them. This is for
-    /// rows that the caller changes; changes by others need a bound on the age. Among tiers in
-    /// front of each other the lowest has to forget first, for the one above could fill itself from
-    /// it. The one above receives the ids that are returned: see
-    /// [`crate::source::device::DeviceSource::forget`].
+    /// Removes changed rows from the tier: later pulls request them again. This is for rows that
+    /// the caller changes; changes by others need a bound on the age. Of tiers in front of each
+    /// other the lowest must forget first, since a higher one could fill itself from it. The higher
+    /// one receives the returned invalidation: see [`crate::source::device::DeviceSource::forget`].
     pub fn forget(&self, ids: &[NodeId]) -> Invalidation {
         self.tier.remove(bytemuck::cast_slice(ids))
     }
 
-    /// Returns the tier: what it did, and its memory.
+    /// Returns the tier, with its counters and its memory.
     #[must_use]
     pub fn tier(&self) -> &SharedTier {
         &self.tier
     }
 
-    /// Returns the memory of pulls that are over, unless they are those of the parent of this
-    /// process.
+    /// Returns the memory of ended pulls; fails in a forked child, whose parent owns it.
     fn spare(&self) -> Result<MutexGuard<'_, Vec<Scratch>>, ClientError> {
         let spare = self.spare.get().ok_or(ClientError::Forked { what: "tier" })?;
         Ok(spare.lock().ignore_poison())
     }
 
-    /// Fetches the rows that the tier lacks and writes them to their places in `out`.
+    /// Pulls the rows that the tier lacks, and writes them to their places in `out`.
     fn pull_missing(
         &self,
         ids: &[NodeId],
@@ -120,12 +119,12 @@ impl TieredSource {
 impl TieredTensors {
     /// Puts a tier before each of `tensors` from `inner`; together they stay within `memory_bytes`.
     ///
-    /// Each tier has room for about as many nodes as the others. Their rows are of the version of
-    /// `inner`.
+    /// All tiers have room for about the same number of nodes. Their rows have the version that
+    /// `inner` is pinned to.
     ///
     /// # Errors
-    /// [`ClientError::Unpinned`] where `inner` keeps to no version; [`ClientError::UnknownTensor`];
-    /// [`ClientError::Tier`] when the system refuses the memory.
+    /// [`ClientError::Unpinned`] if `inner` is not pinned; [`ClientError::UnknownTensor`];
+    /// [`ClientError::Tier`] if the system refuses the memory.
     pub fn new(
         inner: Arc<dyn RowSource>,
         tensors: &[impl AsRef<str>],
@@ -155,20 +154,20 @@ impl TieredTensors {
         Ok(Self { source, tiers })
     }
 
-    /// Returns the rows behind the tiers; other tensors pass by them.
+    /// Returns the source with the tiers; other tensors bypass them.
     #[must_use]
     pub fn source(&self) -> &Arc<dyn RowSource> {
         &self.source
     }
 
-    /// Returns how many rows the tiers had, and how many they lacked.
+    /// Returns the hits and the misses of the tiers, in rows.
     #[must_use]
     pub fn hits_and_misses(&self) -> (u64, u64) {
         let stats = self.tiers.iter().map(|tier| tier.stats());
         stats.fold((0, 0), |(hits, misses), of| (hits + of.hits, misses + of.misses))
     }
 
-    /// Returns the bytes of memory that the tiers take at most.
+    /// Returns the most bytes of memory that the tiers take.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tiers.iter().map(|tier| tier.bytes()).sum()
@@ -188,7 +187,7 @@ impl RowSource for TieredSource {
         self.inner.pinned_version()
     }
 
-    /// Pulls as any source does; the stats are of the rows that the tier lacked.
+    /// Pulls like any source. The stats count the rows that the tier lacked.
     fn pull_overlapped(
         &self,
         tensor: &str,

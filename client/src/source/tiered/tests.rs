@@ -47,7 +47,7 @@ fn nodes(ids: &[u32]) -> Vec<NodeId> {
 
 proptest! {
     #[test]
-    fn rows_are_right_at_every_capacity_and_only_what_the_tier_lacks_travels(
+    fn rows_are_right_at_every_capacity_and_only_rows_that_the_tier_lacks_are_pulled(
         n_slots in 0u32..60,
         policy in prop::sample::select(PolicyKind::REACTIVE.to_vec()),
         batches in prop::collection::vec(prop::collection::vec(0..N_NODES, 0..70), 1..12),
@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_pulled_does_not_travel_again_until_it_is_forgotten() {
+fn pulled_rows_are_not_pulled_again_until_they_are_forgotten() {
     let source = tiered(10, PolicyKind::Lru);
     let ids = nodes(&[3, 40, 7]);
     let mut out = vec![0; ids.len() * ROW_BYTES];
@@ -120,7 +120,7 @@ fn a_tier_without_hits_is_left_alone_and_keeps_nothing_meanwhile() {
 }
 
 #[test]
-fn other_tensors_pass_by_and_errors_keep_nothing() {
+fn other_tensors_bypass_the_tier_and_failed_pulls_keep_nothing() {
     let source = tiered(10, PolicyKind::Lru);
     let mut out = [0; 2];
     source.pull("y", &nodes(&[1, 2]), &mut out, PullKind::Sync).unwrap();
@@ -141,7 +141,7 @@ fn a_tier_for_rows_of_another_length_is_refused() {
     assert!(TieredSource::new(Arc::new(source()), "x", Arc::new(tier)).is_err());
 }
 
-/// A source that runs other code while a row travels.
+/// A source that runs other code while a row is in transit.
 struct Slow<F: Fn() + Send + Sync> {
     inner: MemorySource,
     work: F,
@@ -169,7 +169,7 @@ impl<F: Fn() + Send + Sync> RowSource for Slow<F> {
 }
 
 #[test]
-fn a_row_that_changed_while_it_travelled_is_not_kept() {
+fn a_row_that_changed_while_it_was_in_transit_is_not_kept() {
     let cell = Arc::new(std::sync::OnceLock::<Arc<TieredSource>>::new());
     let tiered = Arc::clone(&cell);
     let work = move || {
@@ -211,7 +211,7 @@ fn many_threads_get_right_rows() {
 #[test]
 fn tiers_of_several_tensors_share_a_budget() {
     let ids: Vec<u32> = (0..N_NODES).collect();
-    // What a tier takes without any slot.
+    // The memory of a tier without slots.
     let n_empty = TieredTensors::new(Arc::new(source()), &["x", "y"], 0).unwrap().bytes() as u64;
     assert!(n_empty < 200, "{n_empty}");
     for memory_bytes in [0, 1000, 1 << 20] {
@@ -239,7 +239,7 @@ fn tiers_of_several_tensors_share_a_budget() {
 }
 
 #[test]
-fn memory_holds_no_rows_of_a_source_that_keeps_to_no_version() {
+fn tiers_hold_no_rows_of_an_unpinned_source() {
     let unpinned = TestSource::unpinned();
     let error = TieredTensors::new(unpinned, &["x"], 1 << 20).err();
     assert!(matches!(error, Some(ClientError::Unpinned { .. })), "{error:?}");

@@ -1,27 +1,64 @@
-//! What a user of `lode` can do about an error of a library, which knows no commands.
+//! What a user of `lode` can do about an error of a library or a server, which know no flags.
 
 use anyhow::Error;
 use lodestore_bucket::BucketError;
-use lodestore_client::ClientError;
-use lodestore_client::error::FailureCode;
 use lodestore_graph::edges::{EdgeError, EdgeTextFault};
 use lodestore_store::StoreError;
-use lodestore_store::source::SourceError;
 
-/// Returns the command or flag that helps against an error, if one does.
-pub(crate) fn command_against(error: &Error) -> Option<String> {
-    error.chain().find_map(advice_on)
+/// Phrases of messages, and the flag or command that does what they say. A message gets the first
+/// that fits. By text, since failures of servers come as text.
+const BY_PHRASE: [(&str, &str); 30] = [
+    ("requires a certificate of its clients", "--tls-cert and --tls-key"),
+    ("speaks TLS and this client does not", "--tls-ca FILE"),
+    ("sent no token, or a wrong one", "--token-file FILE"),
+    (
+        "use the file of the admin token",
+        "--token-file takes that of `lode serve --admin-token-file`",
+    ),
+    ("start the server with an admin token", "`lode serve --admin-token-file`"),
+    ("writable, or with volatile tensors", "`lode serve --writable` or --volatile"),
+    ("start it writable", "`lode serve --writable`"),
+    ("start a writable server", "`lode serve --writable`"),
+    ("start it with local partitions", "`lode serve --local-parts`"),
+    ("as a follower of the other", "`lode serve --follow ADDRESS`"),
+    ("follow the source instead", "`lode serve --follow ADDRESS`"),
+    ("or allow it to be unserved", "--to, --keep or --unserved"),
+    ("add or drop tensors there", "`lode import --into`, `lode drop-tensor`"),
+    ("add or drop them, or, where", "`lode import --into`, `lode drop-tensor`"),
+    ("with the same volatile tensors", "`lode serve --volatile`"),
+    ("or start the server with it", "`lode serve --volatile`"),
+    ("the socket mode 660 at the server", "`lode serve --unix-mode 660`"),
+    ("read it from its folder", "--graph"),
+    ("another state folder", "`lode serve --state-dir`"),
+    ("take the partition over again", "`lode serve --take-over`"),
+    ("raise that limit, or follow fewer", "--disk"),
+    ("first, or choose another name", "--unpin"),
+    ("build it with object storage", "cargo build -p lode --features object-store"),
+    ("keep NaN on purpose", "--nan keep"),
+    ("give that number or a tensor", "--nodes or --tensor"),
+    ("name the type and width too", "--raw NAME=f32x128"),
+    (
+        "without refinement (0 rounds) it fits",
+        "--refine 0; `lode partition --plan` shows each phase",
+    ),
+    ("most of them for", "`lode partition --plan` shows each phase"),
+    ("a larger tau finds fewer", "--tau"),
+    ("this build has no METIS", "cargo build -p lode --features metis"),
+];
+
+/// Returns the command or flag that helps against an error with this message, if one does.
+pub(crate) fn command_against(error: &Error, message: &str) -> Option<String> {
+    error.chain().find_map(by_type).or_else(|| by_phrase(message).map(str::to_owned))
 }
 
-fn advice_on(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+/// Returns the flag or command that does what a message says.
+pub(crate) fn by_phrase(message: &str) -> Option<&'static str> {
+    BY_PHRASE.iter().find(|(phrase, _)| message.contains(phrase)).map(|(_, advice)| *advice)
+}
+
+fn by_type(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     if let Some(error) = edge_error(cause) {
         return advice_on_edges(error).map(str::to_owned);
-    }
-    if let Some(error) = cause.downcast_ref() {
-        return advice_on_client(error).map(str::to_owned);
-    }
-    if let Some(error) = cause.downcast_ref() {
-        return advice_on_import(error).map(str::to_owned);
     }
     if let Some(BucketError::UnknownHistory { .. }) = cause.downcast_ref() {
         let advice =
@@ -36,42 +73,6 @@ fn advice_on(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
         ));
     }
     None
-}
-
-fn advice_on_client(error: &ClientError) -> Option<&'static str> {
-    match error {
-        ClientError::Handshake { reason, .. } if reason.contains("requires a certificate") => {
-            Some("--tls-cert and --tls-key give a certificate and its key")
-        }
-        ClientError::Handshake { reason, .. } if reason.contains("speaks TLS") => {
-            Some("--tls-ca names the file of the authority")
-        }
-        ClientError::NoWriter { .. } => Some("`lode serve --writable` starts a writer"),
-        ClientError::Refused { failure, .. } => match failure.code {
-            FailureCode::Unauthenticated if failure.message.contains("admin token") => Some(
-                "--token-file takes it, and is the file that `lode serve --admin-token-file` has",
-            ),
-            FailureCode::Unauthenticated => {
-                Some("--token-file takes the file that `lode serve --token-file` has")
-            }
-            FailureCode::ReadOnly => Some("`lode serve --writable` starts a writer"),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-fn advice_on_import(error: &lodestore_import::Error) -> Option<&'static str> {
-    match error {
-        lodestore_import::Error::Source(SourceError::Nan { .. }) => Some("--nan keep does so"),
-        lodestore_import::Error::NoNodes { .. } => {
-            Some("--nodes gives the number, --tensor a tensor")
-        }
-        lodestore_import::Error::Memory(_) => Some(
-            "`lode partition --plan` shows what each phase needs, --refine 0 leaves refinement out",
-        ),
-        _ => None,
-    }
 }
 
 /// Returns the error of edges that a cause is or holds.

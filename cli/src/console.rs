@@ -140,7 +140,7 @@ impl Console {
         if let Some(hint) = hint(&message) {
             message = format!("{message}; {hint}");
         }
-        if let Some(command) = command_against(error) {
+        if let Some(command) = command_against(error, &message) {
             message = format!("{message}: {command}");
         }
         eprintln!("{}: {message}", self.name);

@@ -64,7 +64,7 @@ fn text(timed: &TimedReport<RepairReport>) -> String {
         (true, true, false) => "ok: everything is as it was".to_owned(),
         (true, false, true) => "nothing to repair in what is here".to_owned(),
         (true, false, false) => "what is here is as it was".to_owned(),
-        (false, ..) => "not all can be had back".to_owned(),
+        (false, ..) => "repair incomplete: data was lost".to_owned(),
     };
     text.push_str(&format!("; {}", human::seconds(*seconds)));
     if let Some(reason) = &report.stopped {
@@ -82,6 +82,9 @@ fn text(timed: &TimedReport<RepairReport>) -> String {
     }
     for lost in &report.lost {
         text.push_str(&format!("\n  LOST {}: {}{}", lost.file, rows(lost), lost.reason));
+    }
+    if report.lost.iter().any(|lost| lost.reason.contains("from a replica")) {
+        text.push_str("\n  `lode transfer --keep` fetches a partition from a replica");
     }
     if let Some(file) = &report.kept_in {
         text.push_str(&format!("\n  this report is kept in {file}"));

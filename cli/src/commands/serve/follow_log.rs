@@ -8,6 +8,7 @@ use anyhow::Result;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_server::installer::{FollowedPart, Installer, Lag};
 
+use crate::advice::by_phrase;
 use crate::human::joined;
 
 /// Interval at which a look that does not end is noticed.
@@ -43,11 +44,19 @@ impl FollowLog {
         let line = self.teller.lock().ignore_poison().next(&parts, Instant::now());
         match line {
             None => {}
-            Some(Line::Lags { text, is_refused: true }) => tracing::error!("{text}"),
-            Some(Line::Lags { text, is_refused: false }) => tracing::warn!("{text}"),
+            Some(Line::Lags { text, is_refused: true }) => tracing::error!("{}", with_flag(text)),
+            Some(Line::Lags { text, is_refused: false }) => tracing::warn!("{}", with_flag(text)),
             // As loud as what it ends.
             Some(Line::CaughtUp { text }) => tracing::warn!("{text}"),
         }
+    }
+}
+
+/// Adds the flag that does what a line says, if one does.
+fn with_flag(text: String) -> String {
+    match by_phrase(&text) {
+        Some(flag) => format!("{text} ({flag})"),
+        None => text,
     }
 }
 

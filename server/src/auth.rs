@@ -185,7 +185,7 @@ mod tests {
             AuthPolicy::new(&config(None, None)).unwrap(),
         )));
         let error = open.renew(&config(first, None)).unwrap_err();
-        assert!(error.to_string().contains("token was not asked for"), "{error}");
+        assert!(error.to_string().contains("token was not set"), "{error}");
     }
 
     #[test]

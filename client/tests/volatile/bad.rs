@@ -82,7 +82,7 @@ fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
         (RequestBody::Claim { tensor: name("h2") }, words(&[0, 1]), NotFound, "there are: h1"),
         (pull("h2"), words(&[0]), NotFound, "no volatile tensor `h2`"),
         (pull("h1"), words(&[0, N_NODES]), NotFound, "row 3000 is not held here"),
-        (pull("h1"), vec![1, 2, 3], Invalid, "4 bytes each"),
+        (pull("h1"), vec![1, 2, 3], Invalid, "a node id has 4 bytes"),
         (RequestBody::Volatile { tensor: name("feat") }, Vec::new(), NotFound, "--volatile"),
     ];
     for (body, bytes, code, told) in cases {

@@ -420,7 +420,7 @@ fn other_history(part: PartId, wanted: VersionTag, found: VersionTag) -> Failure
 /// Checks the length of a pull's ids; returns their number.
 pub(super) fn check_ids(body_bytes: usize) -> Result<usize, Failure> {
     if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
-        let message = format!("a node id has 4 bytes, the body has {body_bytes} bytes");
+        let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
         return Err(failure(FailureCode::Invalid, message));
     }
     let n_ids = body_bytes / size_of::<NodeId>();

@@ -69,7 +69,7 @@ impl Shard {
         let tensor = self.plan.volatile.get(name)?;
         if body_bytes == 0 || !body_bytes.is_multiple_of(RANGE_BYTES) {
             let message =
-                format!("a range of ids has {RANGE_BYTES} bytes, the body has {body_bytes}");
+                format!("ranges of ids take {RANGE_BYTES} bytes each, the body has {body_bytes}");
             return Err(failure(FailureCode::Invalid, message));
         }
         if body_bytes > CLAIM_RANGES_MAX * RANGE_BYTES {
@@ -99,7 +99,7 @@ impl Shard {
         let expected = n_rows * (size_of::<NodeId>() + row_bytes);
         if n_rows == 0 || body_bytes != expected {
             let message = format!(
-                "{n_rows} ids and rows of `{}` of {row_bytes} bytes have {expected} bytes, the \
+                "{n_rows} ids and rows of `{}` of {row_bytes} bytes take {expected} bytes, the \
                  body has {body_bytes}; publish at least one row, of the declared width",
                 publish.name
             );

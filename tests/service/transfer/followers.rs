@@ -232,7 +232,7 @@ fn a_client_reads_nothing_before_what_it_has_committed_or_seen() {
     let error = alone.sync_pull("feat", &node, &mut row).unwrap_err();
     let ClientError::Refused { failure, .. } = &error else { panic!("{error}") };
     assert_eq!(failure.code, FailureCode::Behind, "{error}");
-    assert!(failure.message.contains("version 1000 is wanted"), "{error}");
+    assert!(failure.message.contains("expected version 1000"), "{error}");
     follower.stop();
 }
 

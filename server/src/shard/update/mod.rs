@@ -47,7 +47,7 @@ impl Shard {
         let expected = n_rows * (size_of::<NodeId>() + row_bytes);
         if body_bytes != expected {
             let message = format!(
-                "{n_rows} ids and rows of {row_bytes} bytes have {expected} bytes, the body has \
+                "{n_rows} ids and rows of {row_bytes} bytes take {expected} bytes, the body has \
                  {body_bytes}"
             );
             return Err(failure(FailureCode::Invalid, message));

@@ -37,7 +37,7 @@ pub enum ServerError {
     },
     /// More files of rows than the process may open.
     #[error(
-        "the server needs more than {needed} open files, but the process may open {limit}; raise \
+        "the server needs more than {needed} open files, but the process may have {limit}; raise \
          the limit (`ulimit -n`), or serve fewer partitions"
     )]
     FileLimit {

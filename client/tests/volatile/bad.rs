@@ -79,7 +79,7 @@ fn every_wrong_request_is_refused_and_the_connection_stays_in_step() {
         (claim, words(&[7, 3]), NotFound, "row 7"),
         (claim, words(&[2500, 3001]), NotFound, "row 3000"),
         (claim, vec![0; 8 * ((1 << 16) + 1)], TooLarge, "the limit is 65536"),
-        (RequestBody::Claim { tensor: name("h2") }, words(&[0, 1]), NotFound, "there are: h1"),
+        (RequestBody::Claim { tensor: name("h2") }, words(&[0, 1]), NotFound, "the server has h1"),
         (pull("h2"), words(&[0]), NotFound, "no volatile tensor `h2`"),
         (pull("h1"), words(&[0, N_NODES]), NotFound, "row 3000 is not held here"),
         (pull("h1"), vec![1, 2, 3], Invalid, "4 bytes each"),

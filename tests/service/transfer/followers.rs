@@ -305,7 +305,7 @@ fn what_cannot_follow_says_what_to_do() {
         assert!(rows_at(&address) == expected, "it serves what it had");
     }
     let log = follower.stop_and_take_log();
-    assert!(log.contains("was it restored from a copy") && log.contains("version 3"), "{log}");
+    assert!(log.contains("restored from a copy") && log.contains("version 3"), "{log}");
     // The rows that it was offered replace nothing that it had.
     let folder = cluster.folder(0);
     lode_line(&format!("verify {}", folder.display())).succeeded();

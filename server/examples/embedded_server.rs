@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         policy: PolicyKind::S3Fifo,
         ..ServerConfig::new(import_ring(dir.path())?)
     };
-    // It serves on threads of its own until it is stopped or dropped.
+    // The server runs on its own threads until it is stopped or dropped.
     let server = Server::start(&config)?;
     println!("rows of {:?} at {:?}", server.parts(), server.address());
     println!("metrics at {:?}, version {}", server.metrics(), server.version());
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Imports a ring of nodes whose row is their number, in two partitions.
+/// Imports a ring of nodes in two partitions; the row of a node is its number.
 fn import_ring(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let (edges, features, graph) = (dir.join("e.npy"), dir.join("x.npy"), dir.join("graph"));
     let ring: Vec<u32> = (0..N_NODES).flat_map(|node| [node, (node + 1) % N_NODES]).collect();

@@ -1,7 +1,7 @@
-//! The one thread that accepts connections and hands each to a shard.
+//! The thread that accepts connections and hands each to a shard.
 //!
-//! It is a plain thread, so that a stop closes the listening sockets first. A flood of connections
-//! or a lack of file descriptors never takes a shard's time.
+//! It is a plain thread, so that a stop closes the listening sockets first, and so that neither a
+//! flood of connections nor a lack of file descriptors costs a shard time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ use crate::mailbox::Mailbox;
 use crate::metrics::Observed;
 use crate::supervisor::{PollThread, ThreadSupervisor, back_off};
 
-/// Starts to accept; once the thread has ended no connection is taken any more. Connections of a
-/// listening socket without a shard go to `mailboxes` in turn.
+/// Starts to accept; the end of the thread closes the listening sockets. Connections of a socket
+/// without a shard are spread over `mailboxes` in turn.
 pub(crate) fn start(
     listeners: Listeners,
     mailboxes: Arc<[Mailbox]>,
@@ -59,11 +59,11 @@ fn run(listeners: &Listeners, mailboxes: &[Mailbox], observed: &Observed, stop: 
                         turn = (turn + 1) % mailboxes.len();
                         turn
                     });
-                    // A full mailbox drops the connection: the client sees it closed.
+                    // A full mailbox drops the connection, which closes it.
                     if !mailboxes[shard].connect(connection) {
                         observed.dropped();
                         if let Some(untold) = drops.allow(Instant::now()) {
-                            warn!(shard, untold, "connection dropped: too many wait for the shard");
+                            warn!(shard, untold, "dropped a connection: shard mailbox is full");
                         }
                     }
                 }

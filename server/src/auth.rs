@@ -1,4 +1,4 @@
-//! Credentials that a connection must show before it is served: certificates and a token.
+//! Credentials that a connection must present before it is served: certificates and tokens.
 
 use std::fs::File;
 use std::io;
@@ -18,14 +18,14 @@ use rustls::server::WebPkiClientVerifier;
 use crate::config::{ServerConfig, TlsFiles};
 use crate::error::ServerError;
 
-/// Credentials that are required of clients over TCP. By default nothing.
+/// Credentials required of TCP clients; by default none.
 #[derive(Default)]
 pub(crate) struct AuthPolicy {
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) token: Option<Tokens>,
     /// Token that is required to move partitions.
     pub(crate) admin_token: Option<Tokens>,
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub(crate) asks_certificate: bool,
 }
 
@@ -38,8 +38,7 @@ impl AuthPolicy {
         Ok(Self { tls, token, admin_token, asks_certificate })
     }
 
-    /// Returns for each kind of credential whether clients must show it, by the name of its
-    /// setting.
+    /// Returns which kinds of credentials clients must present, by the name of the setting.
     fn asks(&self) -> [(&'static str, bool); 4] {
         [
             ("token", self.token.is_some()),
@@ -50,7 +49,7 @@ impl AuthPolicy {
     }
 }
 
-/// The credentials in use, replaced as a whole: later connections must show those of the new ones.
+/// The credentials in use. They are replaced as a whole, and apply to later connections.
 #[derive(Default)]
 pub(crate) struct AuthHandle(RwLock<Arc<AuthPolicy>>);
 
@@ -59,13 +58,13 @@ impl AuthHandle {
         Self(RwLock::new(Arc::new(policy)))
     }
 
-    /// Returns the credentials that are required of new connections.
+    /// Returns the credentials required of new connections.
     pub(crate) fn policy(&self) -> Arc<AuthPolicy> {
         Arc::clone(&self.0.read().ignore_poison())
     }
 
-    /// Replaces the policy by one of the same kinds of proof. No connection enters without a proof
-    /// that was required before, and none is admitted that was checked for less.
+    /// Replaces the policy by one with the same kinds of credentials, so that no connection is
+    /// admitted with fewer credentials than before.
     fn renew(&self, policy: AuthPolicy) -> Result<(), ServerError> {
         let mut inner = self.0.write().ignore_poison();
         let changed = inner.asks().into_iter().zip(policy.asks()).find(|(now, new)| now != new);
@@ -82,13 +81,13 @@ impl AuthHandle {
 pub struct CredentialReloader(pub(crate) Arc<AuthHandle>);
 
 impl CredentialReloader {
-    /// Replaces the credentials that later connections must show by those of `config`; files are
-    /// read again. All other settings are ignored. Open connections stay.
+    /// Replaces the credentials required of later connections by those of `config`, and reads the
+    /// files again. Other settings are ignored. Open connections are not affected.
     ///
     /// # Errors
-    /// `Tls` when a file cannot be used, and `Renewal` when a kind of credential is added or
-    /// removed. Settings that [`Server::start`](crate::server::Server::start) refuses fail as they
-    /// do there. After an error the old credentials stay in use.
+    /// `Tls` for an unusable file, and `Renewal` if a kind of credential is added or removed.
+    /// Settings that [`Server::start`](crate::server::Server::start) rejects fail here likewise.
+    /// After an error the old credentials stay in use.
     pub fn renew(&self, config: &ServerConfig) -> Result<(), ServerError> {
         config.check()?;
         self.0.renew(AuthPolicy::new(config)?)
@@ -119,12 +118,12 @@ fn tls_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, ServerError
     Ok(Arc::new(config.map_err(fault)?))
 }
 
-/// Reads all certificates of a file, of which there must be one.
+/// Reads all certificates of a file; fails if there is none.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     pem::certificates(open_regular(path)?).map_err(|reason| bad(path, reason))
 }
 
-/// Opens a file without blocking, as an open of a pipe would.
+/// Opens a file without blocking, even if it is a pipe.
 fn open_regular(path: &Path) -> Result<File, ServerError> {
     let unread = |error: io::Error| bad(path, format!("cannot read: {error}"));
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -152,7 +151,7 @@ mod tests {
         ServerConfig { listen, token, admin_token, ..ServerConfig::new("graph") }
     }
 
-    /// Returns the text of the token.
+    /// Returns the text of the current token.
     fn told(auth: &AuthHandle) -> Option<&'static str> {
         let tokens = auth.policy().token?;
         TEXTS.into_iter().find(|text| tokens.first().as_bytes() == text.as_bytes())
@@ -162,7 +161,7 @@ mod tests {
         ["first-first-first-first", "second-second-second", "third-third-third-third"];
 
     #[test]
-    fn tokens_are_replaced_and_none_is_added_or_left_out() {
+    fn tokens_are_replaced_but_not_added_or_removed() {
         let [first, second, third] = TEXTS.map(Some);
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(&config(first, second)).unwrap()));
         let credential_reloader = CredentialReloader(Arc::clone(&auth));
@@ -178,18 +177,18 @@ mod tests {
         let config_of = |token| ServerConfig { listen: exposed, ..config(token, None) };
         let error = credential_reloader.renew(&config_of(None)).unwrap_err();
         assert!(matches!(error, ServerError::Exposed { .. }), "{error}");
-        assert_eq!(told(&auth), first, "it stays");
+        assert_eq!(told(&auth), first, "the token stays");
         credential_reloader.renew(&config(third, second)).unwrap();
         assert_eq!(told(&auth), third);
         let open = CredentialReloader(Arc::new(AuthHandle::new(
             AuthPolicy::new(&config(None, None)).unwrap(),
         )));
         let error = open.renew(&config(first, None)).unwrap_err();
-        assert!(error.to_string().contains("token was not asked for"), "{error}");
+        assert!(error.to_string().contains("token was not set"), "{error}");
     }
 
     #[test]
-    fn clients_that_had_to_show_a_certificate_still_have_to() {
+    fn a_required_client_certificate_stays_required() {
         let with = |asks_certificate| AuthPolicy { asks_certificate, ..AuthPolicy::default() };
         for asked in [false, true] {
             let auth = AuthHandle::new(with(asked));

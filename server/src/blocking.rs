@@ -1,7 +1,7 @@
-//! Plain threads on which calls of the store that block run, so that no shard waits for a disk.
+//! Plain threads for blocking calls of the store, so that no shard waits for a disk.
 //!
-//! Two pools with a queue each: what pins a version does not wait behind puts that wait for a sync.
-//! Both queues are bounded; a call that finds its queue full is answered `overloaded`.
+//! There are two pools with a queue each, so that pins do not queue behind puts that wait for a
+//! sync. Both queues are bounded; a call to a full queue fails as `overloaded`.
 
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,58 +21,58 @@ use crate::error::ServerError;
 use crate::error::failure;
 use crate::limits::{CALLS_WAITING_MAX, LOOK_THREADS, WRITE_THREADS};
 
-/// Threads that wait for the store.
+/// The pools of threads.
 pub(crate) struct BlockingPools {
     pub(crate) looks: BlockingPool,
     pub(crate) writes: BlockingPool,
 }
 
-/// Threads that take calls from one queue.
+/// Threads that serve one queue of calls.
 pub(crate) struct BlockingPool {
     calls: SyncSender<Task>,
     waiting: Arc<AtomicU64>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// A place in the queue of a pool: what a call takes with it is not lost to a full queue.
+/// A reserved place in a pool's queue: a call that owns values cannot fail for a full queue.
 pub(crate) struct Place<'a>(&'a BlockingPool);
 
-/// A call to make; `None` ends the thread that takes it.
+/// A call; `None` ends the thread that receives it.
 type Task = Option<Box<dyn FnOnce() + Send>>;
 
-/// The answer to a call, to be awaited on the shard that made it, and to be released there.
+/// The result of a call, awaited and dropped on the shard that made the call.
 ///
-/// A standard channel would have the answering thread release the waker. With glommio-ng 0.12 that
-/// may touch the woken task's memory after the task has ended and is gone. So only the shard
-/// releases the waker.
+/// A standard channel would drop the waker on the thread that made the call. With glommio-ng 0.12
+/// that may touch the memory of the woken task after it was freed. So only the shard drops the
+/// waker.
 pub(crate) struct Answer<T> {
     slot: Slot<T>,
-    /// State of one thread.
+    /// Makes this `!Send`.
     stays: PhantomData<Rc<()>>,
 }
 
-/// Where an answer is put.
+/// Shared slot of a result.
 type Slot<T> = Arc<Mutex<ReplyState<T>>>;
 
 struct ReplyState<T> {
     answer: Option<T>,
-    /// Nothing comes any more.
+    /// No result will follow.
     is_over: bool,
     waker: Option<Waker>,
 }
 
-/// The end of a slot that the thread has which makes the call.
+/// The calling thread's end of a slot; dropping it wakes the shard.
 struct ReplySlot<T>(Slot<T>);
 
 impl BlockingPools {
-    /// Starts the threads; those of writes only where there will be some.
+    /// Starts the threads; threads for writes only if `writable`.
     pub(crate) fn start(writable: bool) -> Result<Self, ServerError> {
         let n_writers = if writable { WRITE_THREADS } else { 0 };
         let looks = BlockingPool::start("lode-look", LOOK_THREADS)?;
         Ok(Self { looks, writes: BlockingPool::start("lode-write", n_writers)? })
     }
 
-    /// Ends all threads once the calls that wait have been made.
+    /// Ends all threads once the queued calls are done.
     pub(crate) fn stop(&self) {
         self.writes.stop();
         self.looks.stop();
@@ -94,12 +94,12 @@ impl BlockingPool {
         Ok(Self { threads, calls, waiting })
     }
 
-    /// Calls that no thread has taken.
+    /// Returns the number of queued calls.
     pub(crate) fn n_waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Runs `call` on a thread, even when no task waits for the answer any longer.
+    /// Runs `call` on a thread, even if its result is no longer awaited.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -107,33 +107,33 @@ impl BlockingPool {
         self.place()?.call(call)
     }
 
-    /// Takes a place in the queue, or fails where it is full.
+    /// Reserves a place in the queue; fails if the queue is full.
     pub(crate) fn place(&self) -> Result<Place<'_>, Failure> {
-        // Ahead of the thread that takes the call: there are never fewer places than calls.
+        // Counted before the call is queued, so that the queue never holds more calls than places.
         if self.waiting.fetch_add(1, Ordering::Relaxed) < CALLS_WAITING_MAX as u64 {
             return Ok(Place(self));
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        let message = format!("{CALLS_WAITING_MAX} calls of the store wait already");
+        let message = format!("{CALLS_WAITING_MAX} calls of the store are queued, the limit");
         Err(failure(FailureCode::Overloaded, message))
     }
 
     fn stop(&self) {
         let threads = std::mem::take(&mut *self.threads.lock().ignore_poison());
         for _ in &threads {
-            // Refused only when no thread is left.
+            // Fails only if no thread is left.
             let _ = self.calls.send(None);
         }
         for thread in threads {
             if thread.join().is_err() {
-                warn!("a thread of the store had panicked");
+                warn!("a store thread panicked");
             }
         }
     }
 }
 
 impl Place<'_> {
-    /// Has a thread make `call`; fails only where the server is going down.
+    /// Runs `call` on a thread; fails only if the server is stopping.
     pub(crate) fn call<T: Send + 'static>(
         self,
         call: impl FnOnce() -> T + Send + 'static,
@@ -143,8 +143,8 @@ impl Place<'_> {
         let slot_of_thread = ReplySlot(Arc::clone(&slot));
         let task = move || slot_of_thread.fill(call());
         let sent = self.0.calls.try_send(Some(Box::new(task)));
-        sent.map_err(|_| failure(FailureCode::Stopping, "the server is going down"))?;
-        // The thread that takes the call releases the place.
+        sent.map_err(|_| failure(FailureCode::Stopping, "the server is stopping"))?;
+        // The thread that runs the call releases the place.
         std::mem::forget(self);
         Ok(Answer { slot, stays: PhantomData })
     }
@@ -188,7 +188,7 @@ impl<T> Drop for ReplySlot<T> {
     fn drop(&mut self) {
         let mut state = self.0.lock().ignore_poison();
         state.is_over = true;
-        // Under the lock: the shard does not release it meanwhile.
+        // Woken under the lock, so that the shard does not drop the waker meanwhile.
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
@@ -201,8 +201,8 @@ fn work(queue: &Mutex<Receiver<Task>>, waiting: &AtomicU64) {
         let Ok(Some(task)) = task else { return };
         waiting.fetch_sub(1, Ordering::Relaxed);
         if catch_unwind(AssertUnwindSafe(task)).is_err() {
-            // Its values are dropped, with the sender of its answer, which reports it to its shard.
-            warn!("a call of the store panicked");
+            // Unwinding drops the `ReplySlot`, which reports the panic to the shard.
+            warn!("a store call panicked");
         }
     }
 }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_made_and_a_panic_is_reported_and_harms_no_other() {
+    fn a_panic_of_a_call_is_reported_and_affects_no_other() {
         let pool = BlockingPool::start("test", 2).unwrap();
         for _ in 0..5 {
             let panicked = pool.call(|| panic!("on purpose")).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         pool.stop();
     }
 
-    /// Tasks end, and are released, while the thread that has woken them is still about to.
+    /// Tasks end and are freed while the thread that woke them may still be in `wake`.
     #[test]
     fn answers_wake_tasks_that_end_immediately() {
         let pool = Arc::new(BlockingPool::start("test", 4).unwrap());
@@ -256,12 +256,12 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_what_waits_is_done_before_the_end() {
+    fn a_full_queue_refuses_and_queued_calls_run_before_the_end() {
         let pool = BlockingPool::start("test", 1).unwrap();
         let (go, wait) = channel::<()>();
         let (done, made) = channel();
         let first = pool.call(move || wait.recv_timeout(Duration::from_secs(10)).is_ok()).unwrap();
-        // The thread takes the first sooner or later; then as many fit as the queue is long.
+        // Once the thread has dequeued the first call, the queue holds its full length.
         let mut n_waiting = 0;
         let refusal = loop {
             let done = done.clone();

@@ -1,4 +1,4 @@
-//! Bulk buffers of requests, kept from one to the next, and the room that replies leave in them.
+//! Buffers of requests, pooled between requests, with head room for replies.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,25 +9,25 @@ use lodestore_schema::limits::FLOORS_MAX;
 
 use crate::limits::POOLED_BUFFERS_MAX;
 
-/// Room before the rows of a chunk for prefix and head, so that one write sends all.
+/// Space before the rows of a chunk for prefix and head, so that one write sends all.
 pub(crate) const HEAD_ROOM: usize = 128 + 16 * FLOORS_MAX;
 
-/// Bulk buffers of one request, lent by the shard and reused.
+/// Buffers of one request, lent by the shard and reused.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) ids: Vec<NodeId>,
-    /// A chunk of a pull's answer with its head, or the rows of a push or of a whole put.
+    /// A chunk of a pull's reply with its head, or the rows of a push or of a whole put.
     pub(crate) frame: Vec<u8>,
 }
 
 impl Buffers {
-    /// Returns the bytes that they take.
+    /// Returns the allocated bytes.
     pub(crate) fn n_bytes(&self) -> usize {
         self.ids.capacity() * size_of::<NodeId>() + self.frame.capacity()
     }
 }
 
-/// Sets the length of a list whose content is not needed, and allocates no more than that for it.
+/// Sets the length of a list whose content is not needed, without allocating more than that.
 pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     if list.capacity() < len {
         *list = Vec::with_capacity(len);
@@ -35,7 +35,7 @@ pub(crate) fn set_len<T: Clone + Zeroable>(list: &mut Vec<T>, len: usize) {
     list.resize(len, T::zeroed());
 }
 
-/// Returns the room for the `n_bytes` of a body in a frame, behind that for its head.
+/// Returns the `n_bytes` of a body in a frame, after the head room.
 pub(crate) fn body_room(frame: &mut Vec<u8>, n_bytes: usize) -> &mut [u8] {
     let body_end = HEAD_ROOM + n_bytes;
     if frame.len() < body_end {
@@ -44,12 +44,12 @@ pub(crate) fn body_room(frame: &mut Vec<u8>, n_bytes: usize) -> &mut [u8] {
     &mut frame[HEAD_ROOM..body_end]
 }
 
-/// Converts a count within one request, bounded by `IDS_PER_PULL_MAX`.
+/// Converts a count of one request, which `IDS_PER_PULL_MAX` bounds.
 pub(crate) fn to_u32(n: usize) -> u32 {
     u32::try_from(n).expect("a request has fewer rows than 2^32")
 }
 
-/// Idle buffers, bounded in number and by the bytes that they take.
+/// Idle buffers, bounded in number and bytes.
 pub(crate) struct BufferPool {
     n_bytes_max: usize,
     idle: RefCell<IdleBuffers>,
@@ -57,7 +57,7 @@ pub(crate) struct BufferPool {
 
 #[derive(Default)]
 struct IdleBuffers {
-    /// The one that is idle longest is the first.
+    /// Longest-idle buffers first.
     buffers: VecDeque<Buffers>,
     n_bytes: usize,
 }
@@ -67,8 +67,9 @@ impl BufferPool {
         Self { n_bytes_max, idle: RefCell::default() }
     }
 
-    /// Lends buffers that take `n_bytes` at most, for which the request was admitted. Longer ones
-    /// wait for a longer request. Those that were used last are still in the core's cache.
+    /// Lends buffers of at most `n_bytes`, for which the request was admitted. Larger buffers are
+    /// left for larger requests. The most recently used ones are preferred, because they are still
+    /// in the core's cache.
     pub(crate) fn lend(&self, n_bytes: usize) -> Buffers {
         let mut idle = self.idle.borrow_mut();
         let at = idle.buffers.iter().rposition(|one| one.n_bytes() <= n_bytes);
@@ -79,8 +80,8 @@ impl BufferPool {
         found
     }
 
-    /// Keeps buffers, as many as may be idle; they replace those that were idle longest. Buffers
-    /// without memory are not kept: a put moves its rows out of its own.
+    /// Returns buffers to the pool, evicting the longest-idle ones if necessary. Buffers without
+    /// memory are dropped: a put moves its rows out of its buffers.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         let n_bytes = buffers.n_bytes();
         if n_bytes == 0 || n_bytes > self.n_bytes_max {
@@ -89,7 +90,7 @@ impl BufferPool {
         let mut idle = self.idle.borrow_mut();
         while idle.n_bytes + n_bytes > self.n_bytes_max || idle.buffers.len() >= POOLED_BUFFERS_MAX
         {
-            let oldest = idle.buffers.pop_front().expect("idle bytes are those of idle buffers");
+            let oldest = idle.buffers.pop_front().expect("idle bytes belong to idle buffers");
             idle.n_bytes -= oldest.n_bytes();
         }
         idle.n_bytes += n_bytes;
@@ -110,18 +111,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_is_used_again_and_no_more_than_was_let_in() {
+    fn lent_buffers_are_reused_within_the_admitted_bytes() {
         let pool = BufferPool::new(1000);
         pool.take_back(buffers(0, 600));
         pool.take_back(buffers(10, 60));
         assert_eq!(pool.lend(99).n_bytes(), 0, "100 bytes are too many");
         assert_eq!(pool.lend(599).n_bytes(), 100);
         assert_eq!(pool.lend(600).n_bytes(), 600);
-        assert_eq!(pool.lend(1000).n_bytes(), 0, "all are lent");
+        assert_eq!(pool.lend(1000).n_bytes(), 0, "all buffers are lent");
     }
 
-    /// A put of one piece moves its rows out of the buffers that it was lent. The shard returns
-    /// what is left of these, and later the rows.
+    /// A single-piece put moves its rows out of the buffers that it was lent. The shard returns the
+    /// empty buffers, and later the rows.
     #[test]
     fn ten_thousand_puts_of_one_row_leave_one_idle_buffer() {
         let pool = BufferPool::new(1 << 20);

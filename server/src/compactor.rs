@@ -1,5 +1,5 @@
-//! Compactions in the background, and the removal of files that versions kept for readers have
-//! held: one thread, one run after the other. A follower's thread only removes.
+//! Background compactions, and the removal of replaced files once no reader needs them. One thread
+//! does both, one run at a time. A follower's thread only removes files.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::limits::{QUICK_SWEEPS, SWEEP_EVERY, SWEEP_PAUSE};
 use crate::mailbox::{Event, Mailbox};
 use crate::partitions::Partitions;
 
-/// The runs: asked for by any thread, made by the compactor's.
+/// Compaction runs: requested by any thread, executed by the compactor's.
 pub(crate) struct Runs {
     state: Mutex<State>,
     changed: Condvar,
@@ -31,23 +31,23 @@ pub(crate) struct Runs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Run(Folding),
-    /// Remove files that pins of versions kept from being removed.
+    /// Remove files that pinned versions no longer hold.
     Sweep,
     End,
 }
 
 struct State {
-    /// Runs are numbered from 1; this many were asked for, have started, have ended.
+    /// Runs are numbered from 1; these count the runs requested, started and ended.
     asked: u64,
     started: u64,
     ended: u64,
-    /// The folding of the run that waits to start.
+    /// Folding of the run that waits to start.
     what: Folding,
-    /// Why the last has failed.
+    /// Error of the last run; empty if it succeeded.
     failure: String,
 }
 
-/// The thread that compacts; it ends when this is dropped.
+/// The compacting thread, which ends when this is dropped.
 pub(crate) struct Compactor {
     runs: Arc<Runs>,
     thread: Option<JoinHandle<()>>,
@@ -66,7 +66,7 @@ impl Runs {
         }
     }
 
-    /// Asks for a run that starts after this moment, or joins one that waits to; returns its
+    /// Requests a run that starts after this call, or joins one that has not started; returns its
     /// number.
     pub(crate) fn ask(&self, what: Folding) -> u64 {
         let mut state = self.lock();
@@ -91,7 +91,7 @@ impl Runs {
         stats.run_failure.clone_from(&state.failure);
     }
 
-    /// Waits for a run to make, or for the next sweep.
+    /// Waits for a requested run, or for the next sweep.
     fn next(&self, pause: Duration) -> Work {
         let state = self.lock();
         let is_idle = |state: &mut State| state.asked == state.started && !self.is_stopping();
@@ -120,7 +120,7 @@ impl Runs {
     }
 
     fn stop(&self) {
-        // Under the lock, so that it does not fall between a look and a wait.
+        // Locked, so that the notification does not fall between the check and the wait of `next`.
         let _state = self.lock();
         self.stop.store(true, Ordering::Relaxed);
         self.changed.notify_all();
@@ -132,7 +132,7 @@ impl Runs {
 }
 
 impl Compactor {
-    /// Starts the thread; shards whose `mailboxes` these are learn of every segment that it makes.
+    /// Starts the thread. It notifies the shards through `mailboxes` of every folded segment.
     pub(crate) fn start(
         runs: Arc<Runs>,
         partitions: Arc<Partitions>,
@@ -151,7 +151,8 @@ impl Compactor {
                         if !sweep(&partitions) {
                             quick_sweeps = 0;
                         }
-                        // A version that was kept for its time may be folded now, without a commit.
+                        // A version that was kept for a time may have expired, which allows a fold
+                        // without a commit.
                         if partitions.live.takes_writes() && partitions.live.pays_to_fold() {
                             of_thread.ask(Folding::WherePays);
                         }
@@ -161,13 +162,13 @@ impl Compactor {
                 let failure = match run(&of_thread, &partitions, &mailboxes, what) {
                     Ok(()) | Err(StoreError::Stopped) => String::new(),
                     Err(error) => {
-                        warn!(%error, "a compaction has failed; some layers stay as they are");
+                        warn!(%error, "compaction failed; some layers are not folded");
                         error.to_string()
                     }
                 };
                 of_thread.ended(failure);
-                // Gathers may still read from what it has folded. No run waits for them, nor for
-                // versions that are kept.
+                // Gathers may still read the folded layers, and versions may be kept. Sweeps remove
+                // the files later, so no run waits.
                 quick_sweeps = QUICK_SWEEPS;
             }
         };
@@ -177,13 +178,13 @@ impl Compactor {
 }
 
 impl Drop for Compactor {
-    /// Ends the thread; a run that is on its way is given up.
+    /// Ends the thread, and aborts a running compaction.
     fn drop(&mut self) {
         self.runs.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            warn!("the compacting thread had panicked");
+            warn!("the compactor thread panicked");
         }
     }
 }
@@ -202,7 +203,7 @@ fn run(
     };
     partitions.keep_newest();
     let chosen = partitions.live_tensors().filter(|(_, _, tensor)| is_chosen(tensor));
-    // Not the tensors themselves, which would keep partitions from being given up.
+    // Holds no handles of tensors, which would block a partition's release.
     let chosen = chosen.map(|(part, position, tensor)| {
         (part, position, tensor.current().base().segment().layout().data_bytes())
     });
@@ -213,7 +214,7 @@ fn run(
     for (part, position, _) in chosen {
         let name = &partitions.tensors[position].description.name;
         if partitions.live.tensor(part, position).is_none() {
-            // Given up meanwhile.
+            // The partition was released meanwhile.
             continue;
         }
         let mut of_this = 0;
@@ -227,24 +228,25 @@ fn run(
         match folded {
             Ok(_) => info!(%part, tensor = name, "compacted"),
             Err(StoreError::Stopped) => return Err(StoreError::Stopped),
-            // What is damaged in one keeps no other from it; deltas of it may be folded.
+            // A damaged tensor does not stop the compaction of the others; some of its own deltas
+            // may be folded.
             Err(error) => outcome = outcome.and(Err(error)),
         }
-        // One shard has all of them read what was folded.
+        // One shard switches all shards to the folded layers.
         mailboxes[0].send(|| Event::Folded(part));
     }
     outcome.and(partitions.live.sweep().map(drop))
 }
 
-/// Removes files that are out of use, and no version that is kept needs, and puts that were left
-/// behind; whether some files are left.
+/// Removes unused files that no kept version needs, and idle puts. Returns whether some files are
+/// left.
 fn sweep(partitions: &Partitions) -> bool {
     partitions.pins.expire(Instant::now());
     partitions.puts.forget_idle(Instant::now());
     match partitions.live.sweep() {
         Ok(n_left) => n_left > 0,
         Err(error) => {
-            warn!(%error, "files of folded layers were not removed");
+            warn!(%error, "cannot remove files of folded layers");
             true
         }
     }
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_that_wait_are_joined_and_those_that_have_started_are_not() {
+    fn a_waiting_run_is_joined_and_a_started_one_is_not() {
         let runs = Runs::new();
         assert_eq!(runs.ask(Folding::WherePays), 1);
         assert_eq!(runs.ask(Folding::All), 1);

@@ -1,7 +1,7 @@
-//! The versions that a pull reads, one of each partition: those of its first chunk, to its end.
+//! The versions that a pull reads in all its chunks, one of each partition.
 //!
-//! The newest cut is replaced when all shards have come to a version. So each pull that begins
-//! later reads it, and none that has begun reads a part of it.
+//! The newest cut is replaced once all shards have reached a version. Each later pull reads that
+//! version, and no running pull reads a part of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,36 +12,36 @@ use lodestore_schema::versions::{PartVersion, VersionTag};
 use lodestore_store::update::{GraphVersion, TensorVersion};
 use lodestore_store::{CommitId, GraphHandle};
 
-/// A partition at one version, whose files stay while this lives.
+/// A partition at one version; holding this keeps its files.
 #[derive(Clone, Debug)]
 pub(crate) struct PartCut {
     pub(crate) version: VersionTag,
     /// In the order of the graph's description.
     tensors: Vec<Arc<TensorVersion>>,
-    /// The last versions that were served before, ascending, [`EARLIER_MAX`] at most.
+    /// The last versions that were served before, ascending, at most [`EARLIER_MAX`].
     earlier: Vec<VersionTag>,
 }
 
-/// Versions of which a partition remembers the commit without its catalog: those that clients were
-/// answered by a moment ago.
+/// Number of past versions whose commits a partition remembers without reading its catalog: those
+/// that clients have recently received.
 const EARLIER_MAX: usize = 16;
 
 /// One version of each partition.
 #[derive(Debug)]
 pub(crate) struct Cut {
-    /// No other cut of this process has it, and it is not 0.
+    /// Unique among the cuts of this process, and not 0.
     serial: u64,
-    /// By partition; `None` for one that is not here.
+    /// By partition; `None` for a partition that is not here.
     parts: Vec<Option<Arc<PartCut>>>,
-    /// The versions as an answer ends with them, where the wire has room for all.
+    /// The versions as a reply lists them, if the wire has room for all.
     exact: Option<Versions>,
-    /// The number that was asked for, where it is the same of all partitions.
+    /// The version of a cut that has the same one on all partitions.
     pinned: Option<u32>,
 }
 
 impl PartCut {
-    /// Returns a partition at its newest version, which is `number`; `None` where a tensor has come
-    /// to another one.
+    /// Returns a partition at its newest version, `number`; `None` if a tensor is at another
+    /// version.
     pub(crate) fn newest(
         live: &GraphHandle,
         part: PartId,
@@ -57,8 +57,8 @@ impl PartCut {
         Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
     }
 
-    /// Returns a partition at `number`; `None` where it is not open, or that was folded into later
-    /// versions.
+    /// Returns a partition at `number`; `None` if it is not open, or if that version was folded
+    /// into a later one.
     pub(crate) fn at(
         live: &GraphHandle,
         part: PartId,
@@ -71,7 +71,7 @@ impl PartCut {
         Some(Arc::new(Self { version, tensors, earlier: Vec::new() }))
     }
 
-    /// Returns the same version, which takes the place of `before`.
+    /// Returns this version as the successor of `before`.
     pub(crate) fn after(&self, before: &Self) -> Self {
         let mut earlier = before.earlier.clone();
         if before.version.number != self.version.number {
@@ -82,12 +82,13 @@ impl PartCut {
         Self { earlier, ..self.clone() }
     }
 
-    /// Returns the version of a number that was served before, if that is known.
+    /// Returns the tag of version `number` that was served before, if remembered.
     pub(crate) fn earlier(&self, number: u32) -> Option<VersionTag> {
         self.earlier.iter().find(|it| it.number == number).copied()
     }
 
-    /// Returns whether `other` is a later version, or the same one in the files that `live` has now.
+    /// Returns whether `other` is a later version, or the same version in the current files of
+    /// `live`.
     pub(crate) fn is_replaced_by(&self, other: &Self, live: &GraphHandle, part: PartId) -> bool {
         if other.version.number != self.version.number {
             return other.version.number > self.version.number;
@@ -113,7 +114,7 @@ impl Cut {
         Self { serial, parts, exact, pinned: None }
     }
 
-    /// Returns the cut of a version that is the same of all partitions.
+    /// Returns the cut of one version on all partitions.
     pub(crate) fn pinned(live: &GraphHandle, at: &GraphVersion, n_tensors: usize) -> Self {
         let number = at.version();
         let of_part = |part: PartId| {
@@ -140,12 +141,12 @@ impl Cut {
         Self::new(parts)
     }
 
-    /// Returns a number that no other cut of this process has.
+    /// Returns the serial number, which no other cut of this process has.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Returns the number that was asked for, of a pinned one.
+    /// Returns the version of a pinned cut.
     pub(crate) fn pinned_number(&self) -> Option<u32> {
         self.pinned
     }
@@ -165,23 +166,23 @@ impl Cut {
         self.part(part)?.tensors.get(position)
     }
 
-    /// Returns whether these are exactly the versions of all partitions here.
+    /// Returns whether the cut has exactly these versions, of all partitions that are here.
     pub(crate) fn is_exactly(&self, versions: &Versions) -> bool {
         self.exact.as_ref() == Some(versions)
     }
 
-    /// Returns the versions of the partitions of these nodes, for the end of an answer.
+    /// Returns the versions of the partitions of these nodes, for the last chunk of a reply.
     pub(crate) fn versions(&self, book: &PartitionBook, ids: &[NodeId]) -> Versions {
         if let Some(exact) = &self.exact {
             return exact.clone();
         }
-        // A look at each node only where there are too many partitions to name.
+        // Nodes are scanned only if there are too many partitions to list all.
         let named = distinct_parts(book, ids);
         Versions::reaching(versions(&self.parts).filter(|it| named.contains(&PartId(it.part))))
     }
 }
 
-/// Returns the partitions of these nodes, each once.
+/// Returns the distinct partitions of these nodes.
 pub(crate) fn distinct_parts(book: &PartitionBook, ids: &[NodeId]) -> Vec<PartId> {
     let (mut parts, mut last) = (Vec::new(), None);
     for &id in ids {
@@ -203,9 +204,9 @@ fn versions(parts: &[Option<Arc<PartCut>>]) -> impl Iterator<Item = PartVersion>
     (0u16..).zip(parts).filter_map(one)
 }
 
-/// Returns the tag of the commit that made a version of a partition; 0 where it is unknown.
+/// Returns the tag of the commit that made a version of a partition; 0 if unknown.
 pub(crate) fn commit_tag(live: &GraphHandle, part: PartId, number: u32) -> u64 {
-    // A catalog that cannot be read proves nothing about the history.
+    // An unreadable catalog proves nothing about the history.
     live.commit_of(part, number).map_or(0, CommitId::tag)
 }
 
@@ -214,13 +215,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_versions_that_were_served_are_remembered_with_their_commits() {
+    fn the_last_served_versions_are_remembered_with_their_commits() {
         let version = |number: u32| VersionTag { number, tag: u64::from(number) << 8 };
         let cut =
             |number| PartCut { version: version(number), tensors: Vec::new(), earlier: Vec::new() };
         let (mut served, newest) = (cut(1), EARLIER_MAX as u32 + 3);
         for number in 2..=newest {
-            // A fold of a version takes its place too.
+            // A fold of a version replaces it too.
             served = cut(number).after(&served);
             served = cut(number).after(&served);
         }

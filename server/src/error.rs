@@ -1,4 +1,4 @@
-//! Why a server did not start, and how a request fails.
+//! Errors of a server's start and stop, and failures of requests.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,125 +13,124 @@ use thiserror::Error;
 
 use crate::limits::{RETRY_AFTER, SHARDS_MAX};
 
-/// Why a server did not start or did not end well.
+/// An error of the start or the stop of a server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// Neither a TCP address nor a Unix socket was given.
     #[error("nothing to listen on: give a TCP address, a Unix socket, or both")]
     NoListener,
-    /// A number of shards that cannot be.
+    /// A number of shards out of range.
     #[error("a server has 1 to {SHARDS_MAX} shards, found {found}")]
     Shards {
-        /// Shards asked for.
+        /// Shards that the configuration has.
         found: u16,
     },
-    /// A policy that servers cannot follow.
+    /// A policy that needs a plan.
     #[error(
-        "a server's tiers cannot follow the policy `{found}`; one of: {}",
+        "policy `{found}` cannot run in a server; choose one of: {}",
         PolicyKind::REACTIVE.map(PolicyKind::name).join(", ")
     )]
     Policy {
-        /// Policy asked for.
+        /// Policy that the configuration has.
         found: PolicyKind,
     },
-    /// More files of rows than the process may have open.
+    /// More files of rows than the process may open.
     #[error(
-        "the server needs more than {needed} open files, and the process may have {limit}; raise its \
-         limit (`ulimit -n`), or serve fewer partitions"
+        "the server needs more than {needed} open files, but the process may have {limit}; raise \
+         the limit (`ulimit -n`), or serve fewer partitions"
     )]
     FileLimit {
-        /// Files that it has open, and those that its shards would open.
+        /// Files that are open, plus those that the shards would open.
         needed: u64,
-        /// Files that the process may have open.
+        /// Files that the process may open.
         limit: u64,
     },
     /// A partition that the graph does not have.
-    #[error("the graph has partitions 0 to {last}, there is no partition {found}")]
+    #[error("no partition {found}: the graph has partitions 0 to {last}")]
     NoPart {
-        /// Partition asked for.
+        /// The missing partition.
         found: PartId,
-        /// Last one there is.
+        /// Last partition of the graph.
         last: u16,
     },
-    /// A tensor to be loaded that the graph does not have.
-    #[error("there is no tensor `{found}` to preload; the graph has {known}, or say `auto`")]
+    /// A tensor to preload that the graph does not have.
+    #[error("no tensor `{found}` to preload; choose from {known}, or `auto`")]
     NoTensor {
-        /// Name asked for.
+        /// Name of the missing tensor.
         found: String,
-        /// Names that exist, comma separated.
+        /// Names of the graph's tensors, comma separated.
         known: String,
     },
-    /// A row that no frame can carry.
+    /// A tensor whose rows do not fit into a frame.
     #[error(
-        "tensor `{tensor}` cannot be served: it has rows of {found} bytes, and a server sends at most \
-         {limit}; read it from its folder, or serve an import that has it as several tensors"
+        "tensor `{tensor}` cannot be served: its rows have {found} bytes, and a server sends at \
+         most {limit}; read it from its folder, or import it as several tensors"
     )]
     RowBytes {
         /// Name of the tensor.
         tensor: String,
         /// Bytes of a row.
         found: usize,
-        /// Bytes allowed.
+        /// Maximum bytes of a row.
         limit: usize,
     },
-    /// Another address than loopback without anything that says who may ask, or that all may.
+    /// A non-loopback address without authentication, encryption or `insecure`.
     #[error(
         "{address} is not a loopback address and connections are neither authenticated nor \
          encrypted; listen on 127.0.0.1, use a Unix socket, a token or TLS, or allow insecure \
          connections on a trusted network"
     )]
     Exposed {
-        /// Address asked for.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// A TCP address of a server that takes changes, without anything that says who may make them.
+    /// A TCP address of a server that accepts changes, without authentication.
     #[error(
         "a server that takes puts or partitions is open to every user of the machine by {address}: \
-         connections are not authenticated; give a token or the authority of client certificates, use \
-         a Unix socket alone, or allow insecure connections where all users may change rows"
+         connections are not authenticated; give a token or a client CA, listen on a Unix socket \
+         alone, or allow insecure connections where all users may change rows"
     )]
     Unguarded {
-        /// Address asked for.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// Metrics on another address than loopback, where they are asked for in the clear.
+    /// Metrics on a non-loopback address without a token.
     #[error(
-        "metrics on {address} can be read from outside, and the metrics port speaks no TLS; listen \
+        "metrics on {address} can be read from outside, and the metrics port has no TLS; listen \
          on 127.0.0.1, give a token, or allow insecure metrics on a trusted network"
     )]
     MetricsExposed {
-        /// Address asked for.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// The token of a server that speaks TLS, asked for in the clear.
+    /// Metrics on a non-loopback address of a TLS server, whose token would be sent without TLS.
     #[error(
-        "metrics on {address} want the token, and the metrics port speaks no TLS, so that others can \
-         read it on its way; listen on 127.0.0.1, or allow insecure metrics on a trusted network"
+        "metrics on {address} need the token, and the metrics port has no TLS, so others can read \
+         the token in transit; listen on 127.0.0.1, or allow insecure metrics on a trusted network"
     )]
     MetricsInClear {
-        /// Address asked for.
+        /// The address.
         address: std::net::SocketAddr,
     },
-    /// A certificate or a key that cannot be used.
+    /// An unusable certificate or key.
     #[error("{path}: {reason}")]
     Tls {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// What is wrong with the file.
         reason: String,
     },
-    /// While a server runs, proofs that it wants of clients can be replaced, and neither added nor
-    /// removed.
+    /// A running server can replace its credentials, but not add or remove one.
     #[error(
-        "{setting} {} when the server started; replace tokens and certificates one for one, or \
-         restart it",
-        if *is_asked { "was asked for" } else { "was not asked for" }
+        "{setting} {} when the server started; a reload replaces tokens and certificates but does \
+         not add or remove one; restart the server",
+        if *is_asked { "was set" } else { "was not set" }
     )]
     Renewal {
-        /// The proof that is added or removed.
+        /// The credential that was added or removed.
         setting: &'static str,
-        /// Whether the server has required it since its start.
+        /// Whether the server has required the credential since its start.
         is_asked: bool,
     },
     /// An address or socket path that cannot be listened on.
@@ -142,7 +141,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// A path where something other than a stale socket is.
+    /// A path that is occupied by something other than a stale socket.
     #[error("{path} exists and is not a stale socket; remove it or choose another path")]
     SocketPath {
         /// The path.
@@ -151,7 +150,7 @@ pub enum ServerError {
     /// The graph cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A volatile tensor that there cannot be.
+    /// An invalid volatile tensor.
     #[error(transparent)]
     Volatile(#[from] DeclareError),
     /// A volatile tensor with the name of a stored one.
@@ -160,38 +159,38 @@ pub enum ServerError {
         /// The name.
         name: String,
     },
-    /// A follower would take puts.
-    #[error("a server that follows another takes no puts; it either follows or is writable")]
+    /// A follower that is also writable.
+    #[error("a follower rejects puts; a server either follows or is writable")]
     WritesAndFollows,
-    /// A version that was installed, and that a shard does not read yet.
+    /// An installed version that a shard does not serve yet.
     #[error(
-        "version {version} of partition {part} is here, and a shard reads the one before: {reason}; \
-         install it again"
+        "version {version} of partition {part} is installed, but a shard still serves the previous \
+         version: {reason}; install it again"
     )]
     NotSwitched {
         /// The partition.
         part: PartId,
         /// The version that was installed.
         version: u32,
-        /// The obstacle.
+        /// Why the shard did not switch.
         reason: String,
     },
-    /// A partition that has come, and that is not served yet.
-    #[error("partition {part} has come and is not served: {reason}; add it again")]
+    /// A partition that has arrived but is not served yet.
+    #[error("partition {part} has arrived but is not served: {reason}; add it again")]
     NotAdopted {
         /// The partition.
         part: PartId,
-        /// The obstacle.
+        /// Why the partition is not served.
         reason: String,
     },
-    /// The system refuses io_uring to this process.
-    #[error("no io_uring: {call}: {source}: {remedy}. Clients and embedded stores do without")]
+    /// The system denies io_uring to this process.
+    #[error("no io_uring: {call}: {source}: {remedy}. Clients and embedded stores do not need it")]
     NoRing {
         /// The system call.
         call: &'static str,
         /// The system's error.
         source: io::Error,
-        /// The cause, and what to do.
+        /// The cause and the remedy.
         remedy: String,
     },
     /// A shard's executor did not start or died.
@@ -203,18 +202,18 @@ pub enum ServerError {
         /// The error of glommio.
         reason: String,
     },
-    /// A shard, or the thread that accepts, had ended before the server was stopped.
-    #[error("{thread} had ended; the log says why. Restart the server")]
+    /// A shard or the acceptor thread ended before the server was stopped.
+    #[error("thread {thread} has died; see the log, then restart the server")]
     Died {
-        /// Its name.
+        /// Name of the thread.
         thread: String,
     },
-    /// Ports that there are not.
-    #[error("{n_shards} shards have no ports from {base} on; ports end at 65535")]
+    /// Shard ports beyond the last port number.
+    #[error("{n_shards} shard ports from {base} on end past 65535; choose a lower base")]
     Ports {
-        /// The first that was asked for.
+        /// First shard port.
         base: u16,
-        /// Shards.
+        /// Number of shards.
         n_shards: u16,
     },
     /// A thread could not be started.
@@ -222,7 +221,7 @@ pub enum ServerError {
     Thread(#[source] io::Error),
 }
 
-/// Returns a failure; `Overloaded` and `Behind` ask the client to retry after `RETRY_AFTER`.
+/// Returns a failure. `Overloaded` and `Behind` carry the retry hint `RETRY_AFTER`.
 pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure {
     let retry_after = if matches!(code, FailureCode::Overloaded | FailureCode::Behind) {
         RETRY_AFTER
@@ -232,7 +231,7 @@ pub(crate) fn failure(code: FailureCode, message: impl Into<String>) -> Failure 
     Failure { code, message: message.into(), retry_after }
 }
 
-/// Returns the failure for a fault of the store during a request.
+/// Returns the failure that a client receives for an error of the store.
 #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` wants")]
 pub(crate) fn store_failure(error: StoreError) -> Failure {
     let code = match &error {

@@ -1,4 +1,4 @@
-//! The executors of a server's shards: started, waited for, and joined.
+//! Executors of a server's shards: start, readiness and join.
 
 use std::sync::mpsc;
 
@@ -14,8 +14,8 @@ use crate::shard::plan::ShardPlan;
 use crate::shard::{self, Started, Step};
 use crate::supervisor::ThreadSupervisor;
 
-/// Starts one executor per shard. Where one cannot start, the others give up after
-/// `START_TIMEOUT`, since the mesh is never complete.
+/// Starts one executor per shard. If one cannot start, the others end after `START_TIMEOUT`,
+/// because the mesh stays incomplete.
 pub(crate) fn spawn(
     plan: &ShardPlan,
     started: &Started,
@@ -49,8 +49,8 @@ fn name_of(shard: usize) -> String {
     format!("lode-shard-{shard}")
 }
 
-/// Returns the error of the first shard that has died, which says more than `error` does. Returns
-/// `error` if no shard died, or if that shard ended without an error.
+/// Returns the error of the first dead shard, which is more precise than `error`. Returns `error`
+/// if no shard died, or if the dead shard ended without an error.
 pub(crate) fn why_dead(
     error: ServerError,
     supervisor: &ThreadSupervisor,
@@ -58,7 +58,7 @@ pub(crate) fn why_dead(
 ) -> ServerError {
     let Some(name) = supervisor.first() else { return error };
     let Some(at) = (0..executors.len()).find(|&at| name_of(at) == name) else { return error };
-    // It ends now, if it has not ended.
+    // The join returns soon: the guard is dropped as the thread ends.
     match join([executors.swap_remove(at)].into_iter()) {
         Err(ServerError::Executor { reason }) => {
             ServerError::Executor { reason: format!("{name}: {reason}") }
@@ -67,8 +67,8 @@ pub(crate) fn why_dead(
     }
 }
 
-/// Logs in one line that the kernel locks less memory than shards want: buffers for reads, once for
-/// each of three rings. Each executor logs that in many lines, and continues without.
+/// Logs a single line if the kernel allows less locked memory than the shards want for the buffers
+/// of three rings each. Each executor logs this in many lines, and continues with unlocked memory.
 fn warn_of_little_locked_memory(n_shards: u16) {
     let allowed = getrlimit(Resource::Memlock).current;
     let wanted = u64::from(n_shards) * LOCKED_BYTES_PER_SHARD as u64;
@@ -77,20 +77,20 @@ fn warn_of_little_locked_memory(n_shards: u16) {
         warn!(
             allowed_bytes = allowed,
             wanted_bytes = wanted,
-            "little locked memory is allowed, and reads from disk take longer; raise `ulimit -l`, or \
+            "the limit on locked memory is low, which slows disk reads; raise `ulimit -l`, or \
              LimitMEMLOCK in the unit"
         );
     }
 }
 
-/// Waits until every shard is up, and puts their mailboxes in the order of shards.
+/// Waits until every shard is up; returns their mailboxes in the order of shards.
 pub(crate) fn collect_inboxes(
     starting: &mpsc::Receiver<Step>,
     n_shards: u16,
 ) -> Result<Vec<Mailbox>, ServerError> {
     let mut mailboxes: Vec<Option<Mailbox>> = (0..n_shards).map(|_| None).collect();
     let mut failed = None;
-    // The channel ends when every shard has reported or died.
+    // The channel closes when every shard has reported or died.
     for step in starting {
         match step {
             Step::Up(shard, mailbox) => mailboxes[shard] = Some(mailbox),
@@ -106,7 +106,7 @@ pub(crate) fn collect_inboxes(
     all.ok_or_else(|| ServerError::Executor { reason: reason() })
 }
 
-/// Waits for all of them; returns the error of the last that has one.
+/// Joins all executors; returns the last error.
 pub(crate) fn join(
     executors: impl Iterator<Item = ExecutorJoinHandle<Result<(), String>>>,
 ) -> Result<(), ServerError> {
@@ -141,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the longest time in which an executor with this timer answers one of `n` messages.
-    /// Each message reaches it at another moment on its way to sleep.
+    /// Returns the slowest reply of an executor with this timer to one of `n` messages. The
+    /// messages arrive at different moments of its way to sleep.
     fn slowest_answer(timer: Duration, n: u64) -> Duration {
         let (answers, answered) = mpsc::channel();
         let (mailboxes, mailbox) = mpsc::channel();
@@ -151,7 +151,7 @@ mod tests {
             let (sender, receiver) = zip(sender.connect(), receiver.connect()).await;
             mailboxes.send(sender.into_foreign()).unwrap();
             while let Some(message) = receiver.recv().await {
-                // By another task: it is runnable when the executor polls its rings.
+                // Another task replies, which is runnable when the executor polls its rings.
                 let answers = answers.clone();
                 let task = async move { answers.send(message).unwrap() };
                 glommio::spawn_local_into(task, TaskQueueHandle::default()).unwrap().await;
@@ -200,7 +200,7 @@ mod tests {
                 let polled = timer.as_mut().poll(&mut Context::from_waker(&waker));
                 assert!(polled.is_pending());
             }
-            // Those of `counted`, of `waker` and of the registration.
+            // The references of `counted`, `waker` and the registration.
             assert_eq!(Arc::strong_count(&counted), 3);
         });
     }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(fired, [1, 3, 2, 0]);
     }
 
-    /// Keeps the core, but for looks at whether another queue wants it.
+    /// Keeps the core busy, and yields only if another queue wants it.
     async fn run_bulk(is_over: Rc<Cell<bool>>) {
         while !is_over.get() {
             let start = Instant::now();
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_for_a_latency_bound_queue_ends_the_turn_of_bulk() {
+    fn an_arrival_for_a_latency_bound_queue_ends_the_turn_of_bulk() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let timer = Duration::from_millis(200);
         let run = move || async move {
             let queue = |shares, latency| {
                 glommio::executor().create_task_queue(Shares::Static(shares), latency, "")
             };
-            // As rare as all looks: one that comes sooner would see the byte too.
+            // The timer is as long as a turn: a shorter one would also notice the byte.
             let sync = queue(1000, Latency::Matters(timer));
             let bulk = queue(100, Latency::NotImportant);
             let is_over = Rc::new(Cell::new(false));
@@ -273,7 +273,7 @@ mod tests {
         assert!(times[7] < timer / 4, "an echo takes {:?}, a turn {timer:?}", times[7]);
     }
 
-    /// Ends as a shard whose executor is created, or else before it is one.
+    /// Ends with an error after the executor was created, or before if `depth` is too large.
     fn dead(
         shard: usize,
         depth: usize,
@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_a_dead_shard_is_reported_rather_than_its_silence() {
-        // The kernel makes no ring of that many entries.
-        for (depth, told) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
+    fn the_error_of_a_dead_shard_is_reported_rather_than_a_timeout() {
+        // The kernel refuses a ring of 2^24 entries.
+        for (depth, expected) in [(128, "its disk is gone"), (1 << 24, "lode-shard-1: ")] {
             let supervisor = ThreadSupervisor::default();
             let unheard = || ServerError::Executor { reason: "did not begin".into() };
             let error = why_dead(unheard(), &supervisor, &mut Vec::new()).to_string();
@@ -299,7 +299,7 @@ mod tests {
             let mut executors = vec![first.unwrap(), dead(1, depth, &supervisor)];
             assert_eq!(supervisor.wait().as_deref(), Some("lode-shard-1"));
             let error = why_dead(unheard(), &supervisor, &mut executors).to_string();
-            assert!(error.contains(told) && !error.contains("did not begin"), "{error}");
+            assert!(error.contains(expected) && !error.contains("did not begin"), "{error}");
             join(executors.into_iter()).unwrap();
         }
     }

@@ -1,4 +1,4 @@
-//! The servers that fetch versions from this one, as they have said over their connections.
+//! Servers that follow this one, as they report over their connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_schema::limits::FOLLOWERS_MAX;
 use lodestore_schema::reply::FollowerState;
 
-/// The followers of a server, by the connection of each.
+/// Followers of a server, by connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followers(Arc<Mutex<State>>);
 
@@ -17,7 +17,7 @@ struct State {
     by_connection: BTreeMap<u64, FollowerState>,
 }
 
-/// The place of a connection among the followers, until it ends.
+/// Entry of a connection among the followers, until the connection ends.
 #[derive(Debug)]
 pub(crate) struct FollowerPlace {
     followers: Followers,
@@ -25,7 +25,7 @@ pub(crate) struct FollowerPlace {
 }
 
 impl Followers {
-    /// Returns a place for a connection.
+    /// Returns the entry for a connection.
     pub(crate) fn enter(&self) -> FollowerPlace {
         let mut state = self.lock();
         let at = state.next;
@@ -33,7 +33,7 @@ impl Followers {
         FollowerPlace { followers: self.clone(), at }
     }
 
-    /// Returns all that serve a version, as many as a description lists.
+    /// Returns the followers that serve a version, up to the limit of a description.
     pub(crate) fn list(&self) -> Vec<FollowerState> {
         let state = self.lock();
         let serving = state.by_connection.values().filter(|it| it.instance != 0);
@@ -46,7 +46,7 @@ impl Followers {
 }
 
 impl FollowerPlace {
-    /// Notes what the follower has said.
+    /// Records the follower's report.
     pub(crate) fn say(&self, follower: FollowerState) {
         self.followers.lock().by_connection.insert(self.at, follower);
     }

@@ -1,5 +1,5 @@
-//! How far this server is with the partitions that it follows, as the threads that fetch their
-//! versions have said.
+//! Progress of this server with the partitions that it follows, as reported by the threads that
+//! fetch their versions.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -11,18 +11,18 @@ use lodestore_schema::stats::FollowStats;
 
 /// A version is usually fetched and installed within this time.
 const FETCH_EXPECTED: Duration = Duration::from_secs(5);
-/// A failure that ends within this time is a restart, or a partition on its way.
+/// A shorter failure is a restart, or a partition that is being moved.
 const FAULT_EXPECTED: Duration = Duration::from_secs(2);
-/// A look usually ends within this time.
+/// A poll usually ends within this time.
 const LOOK_EXPECTED: Duration = Duration::from_secs(10);
 
-/// The partitions that are followed, with what was last said about each.
+/// Followed partitions, with the last report of each.
 #[derive(Debug, Default)]
 pub(crate) struct FollowingState(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Interval of looks.
+    /// Polling interval.
     interval: Duration,
     parts: BTreeMap<PartId, Looks>,
 }
@@ -31,9 +31,9 @@ struct State {
 struct Looks {
     source: String,
     newest: u32,
-    /// The last look that found the source, or when the first one was due.
+    /// Time of the last successful poll, or when the first one was due.
     looked: Instant,
-    /// Since when a later version is at the source.
+    /// Since when the source has a later version.
     behind_since: Option<Instant>,
     fault: Option<Fault>,
 }
@@ -45,64 +45,63 @@ struct Fault {
     is_refused: bool,
 }
 
-/// A partition that is followed, at one moment.
+/// State of a followed partition at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowedPart {
     /// The partition.
     pub part: PartId,
-    /// Where its versions come from: the address of a writer, or the URL of a bucket.
+    /// Source of its versions: the address of a writer, or the URL of a bucket.
     pub source: String,
-    /// The newest version there, as last seen; 0 before the first look.
+    /// Newest version at the source at the last poll; 0 before the first.
     pub newest: u32,
-    /// The version that is served here; 0 where none is yet.
+    /// Served version; 0 if none is served yet.
     pub served: u32,
-    /// Time since the source was last seen, or since the first look was due.
+    /// Time since the last successful poll, or since the first one was due.
     pub look_age: Duration,
-    /// How long the source has had a later version than is served here.
+    /// How long the source has had a later version than the served one.
     pub behind_for: Option<Duration>,
     /// Why the partition cannot be fetched.
     pub fault: Option<FollowFault>,
-    /// Interval of looks.
+    /// Polling interval.
     pub interval: Duration,
 }
 
-/// The way in which a partition does not follow as it should.
+/// How a followed partition lags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lag {
-    /// Looks or fetches fail.
+    /// Polls or fetches fail.
     Stalled {
-        /// A person has to help.
+        /// Needs an operator.
         is_refused: bool,
     },
-    /// A look does not end: the source hangs.
+    /// A poll does not end: the source hangs.
     Unseen,
-    /// A version is being fetched, for long.
+    /// The fetch of a version is slow.
     Slow,
 }
 
 /// Why a partition cannot be fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowFault {
-    /// The failure of the last look.
+    /// Error of the last poll.
     pub reason: String,
-    /// Time since the first of these failures.
+    /// Time since the first of the consecutive failures.
     pub lasts: Duration,
-    /// A person has to help: the source has another history, or there is no room.
+    /// Needs an operator: the source has another history, or the disk is full.
     pub is_refused: bool,
 }
 
 impl FollowedPart {
-    /// Returns the number of versions that the source has beyond the one that is served here, as
-    /// last seen.
+    /// Returns the number of versions that the source has beyond the served one, at the last poll.
     #[must_use]
     pub fn n_behind(&self) -> u32 {
         self.newest.saturating_sub(self.served)
     }
 
-    /// Returns in which way the partition does not follow as it should, or `None` if it does.
+    /// Returns how the partition lags, or `None` if it follows.
     ///
-    /// A fetch takes a while, and a writer may restart or give the partition up to another one: what
-    /// ends within seconds is no lag.
+    /// A fetch takes time, and a writer may restart or move the partition to another server: a
+    /// condition that ends within seconds is not a lag.
     #[must_use]
     pub fn lag(&self) -> Option<Lag> {
         let is_stalled = |fault: &&FollowFault| fault.is_refused || fault.lasts >= FAULT_EXPECTED;
@@ -115,17 +114,17 @@ impl FollowedPart {
         self.behind_for.filter(|lasts| *lasts >= FETCH_EXPECTED).map(|_| Lag::Slow)
     }
 
-    /// Returns why the partition does not follow as it should, or `None` if it does.
+    /// Returns why the partition lags, or `None` if it follows.
     #[must_use]
     pub fn lag_reason(&self) -> Option<String> {
         match self.lag()? {
             Lag::Stalled { .. } => self.fault.as_ref().map(|fault| fault.reason.clone()),
-            Lag::Unseen => Some("its source does not answer".to_owned()),
-            Lag::Slow => Some("a fetch takes long".to_owned()),
+            Lag::Unseen => Some("the source does not respond".to_owned()),
+            Lag::Slow => Some("the fetch is slow".to_owned()),
         }
     }
 
-    /// Returns how long it has not followed as it should.
+    /// Returns how long the partition has lagged.
     #[must_use]
     pub fn lasts(&self) -> Duration {
         let fault = self.fault.as_ref().map(|fault| fault.lasts);
@@ -135,7 +134,7 @@ impl FollowedPart {
 }
 
 impl FollowingState {
-    /// Begins with partitions that come from `source`, which is looked at in this interval.
+    /// Begins to follow partitions of `source`, which is polled at this interval.
     pub(crate) fn begin(&self, parts: &[PartId], source: &str, interval: Duration, now: Instant) {
         let mut state = self.lock();
         state.interval = interval;
@@ -146,7 +145,7 @@ impl FollowingState {
         }
     }
 
-    /// Notes that a source was seen, with the newest version there.
+    /// Records a successful poll, with the newest version at the source.
     pub(crate) fn looked(
         &self,
         part: PartId,
@@ -165,7 +164,7 @@ impl FollowingState {
         looks.note_served(served, now);
     }
 
-    /// Notes how a look ended: the newest version is served, or a failure.
+    /// Records the end of a poll: the newest version is served, or the error.
     pub(crate) fn ended(
         &self,
         part: PartId,
@@ -180,7 +179,7 @@ impl FollowingState {
         looks.fault = failure.map(|(reason, is_refused)| Fault { reason, since, is_refused });
     }
 
-    /// Returns all partitions, ascending; `served` returns the version that is served here.
+    /// Returns all partitions, ascending; `served` returns the served version of one.
     pub(crate) fn list(&self, served: &dyn Fn(PartId) -> u32, now: Instant) -> Vec<FollowedPart> {
         let state = self.lock();
         let part = |(&part, looks): (&PartId, &Looks)| {
@@ -220,7 +219,7 @@ impl Looks {
     }
 }
 
-/// Returns the state of all partitions together, as statistics have it; `None` without any.
+/// Returns the state of all partitions together, for statistics; `None` without any.
 pub(crate) fn summary(parts: &[FollowedPart]) -> Option<FollowStats> {
     let mut sources: Vec<&str> = parts.iter().map(|part| part.source.as_str()).collect();
     sources.sort_unstable();
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_being_fetched_is_no_lag_until_it_takes_long() {
+    fn a_fetch_is_a_lag_only_once_it_is_slow() {
         let now = Instant::now();
         let state = begun(now);
         state.looked(PART, "10.0.0.5:7171", 5, 3, now);
@@ -268,7 +267,7 @@ mod tests {
         state.looked(PART, "10.0.0.5:7171", 6, 3, after(now, 4));
         let part = of(&state, 3, after(now, 5));
         assert_eq!((part.lag(), part.n_behind()), (Some(Lag::Slow), 3));
-        // It is served before the next look.
+        // The version is served before the next poll.
         assert_eq!(of(&state, 6, after(now, 5)).lag_reason(), None);
         state.ended(PART, None, 6, after(now, 6));
         state.looked(PART, "10.0.0.5:7171", 7, 6, after(now, 7));
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_a_lag_once_it_lasts_and_one_for_a_person_immediately() {
+    fn a_failure_is_a_lag_once_it_lasts_or_needs_an_operator() {
         let now = Instant::now();
         let state = begun(now);
         state.ended(PART, Some(("refused".into(), false)), 3, now);
@@ -294,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_hangs_is_a_lag_though_no_look_has_failed() {
+    fn a_source_that_hangs_is_a_lag_before_any_poll_fails() {
         let now = Instant::now();
         let state = begun(now);
         assert_eq!(of(&state, 3, after(now, 10)).lag_reason(), None);

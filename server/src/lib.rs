@@ -2,11 +2,12 @@
 //! TCP and Unix sockets.
 //!
 //! It joins the store (rows on disk), the cache (rows in memory) and the schema (the wire format).
-//! It does not know clients, training or topology, and decides nothing about formats or policies.
-//! Shards share nothing on the data path. A row has one owner, and a request at the wrong shard is
-//! answered by a message to the owner.
+//! It joins the store (rows on disk), the cache (rows in memory) and the schema (the wire format).
+//! It knows nothing of clients, training or topology, and decides nothing about formats or
+//! policies. Shards share nothing on the data path. Each row has one owner shard. Any other shard
+//! that receives a request for the row sends a message to the owner.
 //!
-//! [`Server::start`] returns when all shards serve. `examples/embedded_server.rs` is a program.
+//! [`Server::start`] returns when all shards serve. See `examples/embedded_server.rs`.
 //!
 //! ```no_run
 //! use lodestore_server::{Server, ServerConfig, ServerError};

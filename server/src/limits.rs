@@ -1,4 +1,4 @@
-//! Every bound of the server, in one place; the wire's own bounds are in `lodestore_schema`.
+//! Every limit of the server, in one place; the limits of the wire are in `lodestore_schema`.
 
 use std::time::Duration;
 
@@ -7,95 +7,97 @@ use lodestore_schema::limits::{
     CHUNK_BYTES, IDS_PER_PULL_MAX, PUSH_BODY_BYTES_MAX, ROWS_PER_PUSH_MAX, SHARED_BYTES_MAX,
 };
 
-/// Most shards of one server.
+/// Maximum shards of one server.
 pub const SHARDS_MAX: u16 = 256;
-/// Most admitted connections of one shard. One more takes the place of the one that is idle
-/// longest, or is refused.
+/// Maximum admitted connections of one shard. A further connection evicts the longest-idle one, or
+/// is refused.
 pub const CONNECTIONS_PER_SHARD_MAX: usize = 256;
-/// A connection without a request for this long may be evicted for another.
+/// A connection without a request for this long may be evicted.
 pub const IDLE_MIN: Duration = Duration::from_secs(10);
-/// Most connections of a shard that are not admitted yet (TLS, hello, token) or are being refused.
-/// One more ends another, drawn at random from the busiest source. A source is an address (for
-/// version 6 a network of 64 bits) or the Unix socket, so strangers cannot keep others out.
+/// Maximum connections of a shard that are not admitted yet (TLS, hello, token) or are being
+/// refused. A further connection evicts one, drawn at random from the source with the most
+/// connections. A source is an address (a /64 network for IPv6) or the Unix socket, so that one
+/// source cannot lock out the others.
 pub const ENTERING_PER_SHARD_MAX: usize = 256;
-/// How long a connection that is refused is kept, so that its client receives why.
+/// How long a refused connection stays open, so that its client receives the reason.
 pub const REFUSAL_LINGER: Duration = Duration::from_secs(1);
-/// Bytes of ids and rows that all requests of one shard may hold; past it they get `overloaded`.
+/// Bytes of ids and rows of all requests of one shard; beyond that requests fail as `overloaded`.
 pub const IN_FLIGHT_BYTES_PER_SHARD: u64 = 64 << 20;
-/// Most rows of a chunk of a reply: short rows take as long as others to find.
+/// Maximum rows of a reply chunk: a short row costs as much to look up as a long one.
 pub const CHUNK_ROWS_MAX: usize = 8192;
-/// Bytes of a shard's buffers for reads from disk: `READS_IN_FLIGHT` of 64 KiB. Longer or more
-/// reads take their memory from the heap.
+/// Bytes of a shard's buffers for disk reads: `READS_IN_FLIGHT` of 64 KiB. Longer or further reads
+/// allocate from the heap.
 pub const IO_BYTES_PER_SHARD: usize = 4 << 20;
-/// Bytes of memory that a shard locks: each of three rings its own and the buffers.
+/// Bytes of memory that a shard locks: three rings with their buffers.
 pub const LOCKED_BYTES_PER_SHARD: usize = (512 << 10) + 3 * IO_BYTES_PER_SHARD;
-/// Bytes of buffers that a shard keeps for the requests to come.
+/// Bytes of buffers that a shard keeps for later requests.
 pub const POOLED_BYTES_PER_SHARD: usize = 32 << 20;
-/// Most of these buffers, however short: a request looks through them on the shard's thread.
+/// Maximum number of these buffers: each request scans the list on the shard's thread.
 pub const POOLED_BUFFERS_MAX: usize = CONNECTIONS_PER_SHARD_MAX;
-/// Sets of a gather's lists (keys, misses, a plan) that a tensor's part of a shard keeps for the
-/// next.
+/// Sets of a gather's lists (keys, misses, a plan) that a shard keeps per tensor for the next
+/// gather.
 pub const IDLE_SCRATCH_MAX: usize = 32;
-/// Chunks of rows in the memory that a connection over a Unix socket shares with its client. These
-/// are enough for both sides to work, and few enough to stay in the processor's cache.
+/// Chunks of rows in the memory that a connection over a Unix socket shares with its client: enough
+/// to keep both sides busy, few enough to stay in the processor's cache.
 pub const SHARED_SLOTS: usize = 4;
-/// Bytes of such memory of one shard, part of the server's budget of memory; a client past it gets
-/// its rows by the socket.
+/// Bytes of this shared memory per shard, part of the server's memory budget. A client beyond it
+/// receives its rows over the socket.
 pub const SHARED_BYTES_PER_SHARD: u64 = 32 << 20;
-/// A request takes at most this fraction of that budget.
+/// Maximum fraction of that budget for one request.
 pub const SHARED_ONE_IN: u64 = 16;
-/// Hint in an `overloaded` reply.
+/// Retry hint in an `overloaded` reply.
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Longest hint: what a client waits for may be over long before the forecast says so.
+/// Longest retry hint: the load may end long before the forecast says so.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
-/// Disk reads that one gather keeps going concurrently: deep enough for an NVMe device.
+/// Concurrent disk reads of one gather: deep enough for an NVMe device.
 pub const READS_IN_FLIGHT: usize = 64;
-/// Disk reads of a shard in flight: enough for a disk of a network, few enough that one of them is
-/// soon over. More wait, in the order in which their pulls arrived.
+/// Concurrent disk reads of a shard: enough for a network disk, few enough that one of them soon
+/// completes. Further reads wait, in the order in which their pulls arrived.
 pub const READS_PER_SHARD: u64 = 256;
-/// Bytes of buffers of these reads. A read takes its part before it starts and returns it with its
-/// buffer; a longer read than all of it is made alone.
+/// Bytes of buffers of these reads. A read acquires its bytes before it starts and releases them
+/// with its buffer. A read that is longer than the whole budget runs alone.
 pub const READ_BYTES_PER_SHARD: u64 = 32 << 20;
-/// Rows of gathers that have lists of what they read, of `READ_LIST_BYTES_PER_ROW`; others wait.
+/// Rows of gathers that hold read lists, of `READ_LIST_BYTES_PER_ROW`; further gathers wait.
 pub const PLANNED_ROWS_PER_SHARD: u64 = 128 << 10;
-/// Bytes of lists for each row that is read: its place, its plan, its extent.
+/// Bytes of read lists per row: its place, its plan, its extent.
 pub const READ_LIST_BYTES_PER_ROW: usize = 96;
-/// The share of the room for requests and of the budgets of reads that is kept for SyncPulls, as a
-/// divisor. VectorPulls, puts, copies and preloads share the rest.
+/// Divisor for the share of request memory and read budgets that is reserved for SyncPulls.
+/// VectorPulls, puts, copies and preloads share the rest.
 pub const SYNC_RESERVE_ONE_IN: u64 = 8;
-/// The room that all of these may hold together.
+/// Request memory of VectorPulls, puts, copies and preloads together.
 pub const BULK_BYTES_PER_SHARD: u64 =
     IN_FLIGHT_BYTES_PER_SHARD - IN_FLIGHT_BYTES_PER_SHARD / SYNC_RESERVE_ONE_IN;
-/// Pieces that a shard loads ahead concurrently, and most bytes of the rows of one.
+/// Concurrent preload tasks of a shard.
 pub const PRELOAD_WORKERS: usize = 2;
-/// See [`PRELOAD_WORKERS`].
+/// Maximum bytes of rows of one preloaded piece.
 pub const PRELOAD_BYTES: usize = 1 << 20;
-/// Most rows of such a piece: short rows take as long as others to keep.
+/// Maximum rows of such a piece: a short row costs as much to insert as a long one.
 pub const PRELOAD_ROWS: usize = 32_768;
-/// While pulls read from disk, a piece is followed by a pause of this many times its own time.
+/// While pulls read from disk, a preload pauses after each piece for this multiple of the piece's
+/// time.
 pub const PRELOAD_PAUSES: u32 = 3;
 /// Longest such pause.
 pub const PRELOAD_PAUSE_MAX: Duration = Duration::from_millis(100);
-/// The part of a busy core that loading takes, where bulk pulls have 100.
+/// Scheduler shares of preloading, where bulk pulls have 100.
 pub const PRELOAD_SHARES: usize = 20;
-/// Pulls of volatile rows that may wait for stamps at a shard; one more is refused.
+/// Pulls of volatile rows that may wait for stamps at a shard; a further one is refused.
 pub const WAITING_PULLS_PER_SHARD_MAX: usize = 64;
-/// Bytes of the ids of all of these.
+/// Bytes of the ids of all waiting pulls.
 pub const WAITING_BYTES_PER_SHARD: usize = 4 << 20;
-/// Shortest and longest pause between two looks for rows that a pull waits for.
+/// Shortest pause between two checks for the rows that a pull waits for.
 pub const WAIT_PAUSE_MIN: Duration = Duration::from_micros(50);
-/// See [`WAIT_PAUSE_MIN`].
+/// Longest pause between two checks for the rows that a pull waits for.
 pub const WAIT_PAUSE_MAX: Duration = Duration::from_millis(2);
-/// Letters that may wait between two shards, and events that may wait for one.
+/// Messages that may queue between two shards, and events that may queue for one.
 pub const MAILBOX_LEN: usize = 1024;
 
-/// Threads on which puts and commits wait for the disk: as many as these share one sync.
+/// Threads for puts and commits that wait for the disk; concurrent ones share one sync.
 pub const WRITE_THREADS: usize = 16;
-/// Threads that pin versions and look at folders.
+/// Threads that pin versions and read folders.
 pub const LOOK_THREADS: usize = 4;
-/// Calls that may wait for the threads of either kind; one more is answered `overloaded`.
+/// Calls that may queue for either kind of thread; a further one fails as `overloaded`.
 pub const CALLS_WAITING_MAX: usize = 256;
-/// Bytes that a put holds for each row beside the row itself: keys, places, entries of lists.
+/// Bytes that a put holds per row besides the row: keys, places, list entries.
 pub const PUT_BYTES_PER_ROW: usize = 192;
 /// Copies of a put's rows in memory until it is durable: the received bytes, changes of the
 /// catalog, and RocksDB's batch.
@@ -105,44 +107,46 @@ pub const PUT_COPIES: usize = 3;
 pub const STAGED_BYTES_MAX: u64 = 1 << 30;
 /// Most unfinished puts of several pieces.
 pub const STAGED_PUTS_MAX: usize = 1024;
-/// A put of which no piece has come for this long may be evicted for another.
+/// A put that received no piece for this long may be evicted.
 pub const STAGED_YIELD: Duration = Duration::from_secs(10);
-/// A put of which no piece has come for this long is dropped.
+/// A put that received no piece for this long is dropped.
 pub const STAGED_IDLE_MAX: Duration = Duration::from_secs(60);
-/// Puts that have ended and are remembered, for clients that have not had the answer.
+/// Finished puts that are remembered, for clients that did not receive the reply.
 pub const FINISHED_PUTS_MAX: usize = 1 << 16;
 
-/// How long reads of a partition that is given up are waited for.
+/// How long a partition's release waits for the last reads.
 pub const LAST_READS_MAX: Duration = Duration::from_secs(3);
 
-/// How often files are removed that versions kept for readers have held.
+/// Interval at which files of expired versions are removed.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(10);
-/// How often files are looked at soon after a compaction: gathers may still read from them.
+/// Number of quick sweeps after a compaction: gathers may still read the replaced files.
 pub const QUICK_SWEEPS: usize = 50;
-/// Pause between two such looks.
+/// Pause between two quick sweeps.
 pub const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// All shards of a server must have begun, and found each other, within this time.
+/// All shards must start and find each other within this time.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// A peer that is silent for this long is probed, and after three probes given up.
+/// A peer that is silent for this long is probed, and is dropped after three probes.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long a shard's tasks may run, a chunk of rows aside, before it polls its rings. A request
-/// that arrives for a SyncPull ends the turn.
+/// How long a shard's tasks may run, besides one chunk of rows, before it polls its rings. A
+/// SyncPull that arrives ends the turn.
 pub const TURN: Duration = Duration::from_micros(500);
-/// A new connection must be admitted within this time: TLS, hello and token together.
+/// A new connection must be admitted (TLS, hello, token) within this time.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Each part of a frame (prefix, head, body) must come whole within this time once it is awaited.
+/// Each part of a frame (prefix, head, body) must arrive within this time once the shard waits for
+/// it.
 pub const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that does not take a reply's chunk within this time is cut off.
+/// A client that does not read a reply chunk within this time is disconnected.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Least rate at which a client takes a reply, beyond `WRITE_TIMEOUT` once; slower, it is cut off.
+/// Minimum rate at which a client reads a reply, after `WRITE_TIMEOUT` once; a slower client is
+/// disconnected.
 pub const REPLY_BYTES_PER_SECOND_MIN: usize = 256 << 10;
-/// Longest that the rows of a request may take, whatever deadline it asks for.
+/// Maximum deadline of a request, whatever its client asks for.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Requests in flight get this long to finish at a stop.
+/// Time for requests in flight to finish when the server stops.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Host tier of a server unless set: rows of one gigabyte.
+/// Default size of the host tiers, in bytes.
 pub const TIER_BYTES_DEFAULT: u64 = 1 << 30;
 
 const _: () = assert!(
@@ -157,16 +161,16 @@ const _: () = assert!(
 
 /// Interval at which a shard publishes its gauges.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
-/// A shard that has not published for this long is reported as hanging.
+/// A shard that published no gauges for this long is reported as hanging.
 pub const HEARTBEAT_OVERDUE: Duration = Duration::from_secs(5);
 
-/// Connections to the metrics port; one more ends the one that is open longest.
+/// Connections to the metrics port; a further one closes the oldest.
 pub const HTTP_CONNECTIONS_MAX: usize = 32;
-/// Most bytes of an HTTP request: its line and its headers.
+/// Maximum bytes of an HTTP request: request line and headers.
 pub const HTTP_HEAD_BYTES_MAX: usize = 8 << 10;
-/// Most headers of an HTTP request.
+/// Maximum headers of an HTTP request.
 pub const HTTP_HEADERS_MAX: usize = 64;
-/// An HTTP request must have come, and its answer be taken, within this time.
+/// An HTTP request must arrive, and its response be read, within this time.
 pub const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(IO_BYTES_PER_SHARD == READS_IN_FLIGHT * (64 << 10));
@@ -180,8 +184,8 @@ const _: () = assert!(
 );
 const _: () = assert!(SHARED_SLOTS * CHUNK_BYTES <= SHARED_BYTES_MAX);
 
-/// Returns the connections that each of `n_shards` shards admits, where the process may have
-/// `max_files` files open: half of them are for connections, the rest for files of rows.
+/// Returns the connection limit of each of `n_shards` shards, where the process may open
+/// `max_files` files: half of them for connections, the rest for files of rows.
 pub(crate) fn connections_per_shard(max_files: u64, n_shards: usize) -> usize {
     let of_shard = max_files / 2 / n_shards.max(1) as u64;
     usize::try_from(of_shard).unwrap_or(usize::MAX).clamp(1, CONNECTIONS_PER_SHARD_MAX)
@@ -194,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_for_operators_states_what_holds() {
+    fn the_table_for_operators_has_the_values_of_the_code() {
         let table = include_str!("../../docs/limits.md");
         let seconds = |time: Duration| format!("{} s", time.as_secs());
         let size = |n: usize| match n {

@@ -1,4 +1,4 @@
-//! The listening sockets: a common one and one per shard, for TCP and for Unix sockets.
+//! Listening sockets: a common one and one per shard, for TCP and for Unix sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -15,16 +15,15 @@ use crate::config::ServerConfig;
 use crate::error::ServerError;
 use crate::limits::KEEPALIVE;
 
-/// Connections that may wait at a Unix socket to be accepted; the system's own bound is lower.
+/// Length of a Unix socket's accept queue; the system's own limit is lower.
 const BACKLOG: i32 = 4096;
 
 /// All listening sockets of a server. Socket files are removed on drop.
 pub(crate) struct Listeners {
-    /// To accept from.
     pub(crate) sockets: Vec<ListenSocket>,
-    /// The common TCP address as bound.
+    /// Bound address of the common TCP socket.
     pub(crate) tcp: Option<SocketAddr>,
-    /// The TCP port of each shard; empty without TCP.
+    /// TCP port of each shard; empty without TCP.
     pub(crate) shard_ports: Vec<u16>,
     paths: Vec<PathBuf>,
 }
@@ -32,11 +31,11 @@ pub(crate) struct Listeners {
 /// One listening socket.
 pub(crate) struct ListenSocket {
     socket: Socket,
-    /// The shard that its connections belong to; `None` deals them in turn.
+    /// The shard that its connections belong to; `None` spreads them over all shards in turn.
     pub(crate) shard: Option<usize>,
 }
 
-/// A connection that has come.
+/// An accepted connection.
 pub(crate) struct Arrival {
     pub(crate) socket: OwnedFd,
     pub(crate) source: Source,
@@ -45,10 +44,10 @@ pub(crate) struct Arrival {
 /// Source of a connection, at a granularity that is costly to multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
-    /// A Unix socket: every client that may open it is admitted.
+    /// A Unix socket, whose mode decides which users may connect.
     Unix,
     V4(Ipv4Addr),
-    /// The first half of an address; one source usually has all addresses with the same half.
+    /// The /64 network of an address; one source usually has all addresses of it.
     V6([u8; 8]),
 }
 
@@ -75,7 +74,7 @@ enum Socket {
 }
 
 impl Listeners {
-    /// Binds everything or nothing.
+    /// Binds all sockets, or none.
     pub(crate) fn bind(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let mut all =
             Self { sockets: Vec::new(), tcp: None, shard_ports: Vec::new(), paths: Vec::new() };
@@ -112,7 +111,7 @@ impl Listeners {
         Ok(bound)
     }
 
-    /// Replaces a socket file without a listener; anything else there is an error.
+    /// Replaces a socket file that has no listener; fails for anything else at the path.
     fn bind_unix(
         &mut self,
         path: PathBuf,
@@ -127,8 +126,7 @@ impl Listeners {
             match UnixStream::connect(&path) {
                 Ok(_) => return Err(error(io::ErrorKind::AddrInUse.into())),
                 Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {}
-                // A process that may not ask, or gets no answer, does not know that there is no
-                // listener.
+                // Without permission or an answer it is unknown whether there is a listener.
                 Err(unknown) => return Err(error(unknown)),
             }
             std::fs::remove_file(&path).map_err(error)?;
@@ -142,20 +140,20 @@ impl Listeners {
     }
 }
 
-/// Returns the port of a shard; 0 for a free one.
+/// Returns the port of a shard; 0 selects a free port.
 fn shard_port(base: Option<u16>, shard: u16, n_shards: u16) -> Result<u16, ServerError> {
     let Some(base) = base else { return Ok(0) };
     base.checked_add(shard).ok_or(ServerError::Ports { base, n_shards })
 }
 
-/// Returns a listening Unix socket that no user outside its mode could ever connect to.
+/// Returns a listening Unix socket that no user outside its mode can connect to at any time.
 fn bind_for(path: &Path, mode: Mode) -> io::Result<UnixListener> {
     let socket =
         net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Linux creates the file with the mode of the socket, so there is no window in between.
+    // Linux creates the file with the mode of the socket, so no user can connect in between.
     rustix::fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Where that is not so, or the umask of the process takes some away.
+    // Covers systems that do not, and a umask that removes bits.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode.as_raw_mode()))?;
     net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
@@ -164,14 +162,14 @@ fn bind_for(path: &Path, mode: Mode) -> io::Result<UnixListener> {
 impl Drop for Listeners {
     fn drop(&mut self) {
         for path in &self.paths {
-            // A file that is gone already is what we want.
+            // The file may already be gone.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
 impl ListenSocket {
-    /// Takes one waiting connection; `WouldBlock` when none waits.
+    /// Accepts one connection; `WouldBlock` if none is waiting.
     pub(crate) fn accept(&self) -> io::Result<Arrival> {
         match &self.socket {
             Socket::Tcp(listener) => {
@@ -204,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_an_address_of_version_6_has_as_many_as_it_likes_and_is_one_all_the_same() {
+    fn all_addresses_of_an_ipv6_network_are_one_source() {
         let of = |text: &str| Source::of(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

@@ -1,13 +1,13 @@
-//! Rate limit of the server's warnings about faults.
+//! Rate limit of warnings about faults.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Pause between two warnings in the log. A client that asks for a damaged row again and again, or
-/// a lack of descriptors, must not fill a disk.
+/// Minimum interval between two warnings. A client that keeps requesting a damaged row, or a lack
+/// of descriptors, must not fill the disk.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// Faults that one thread of the server has logged.
+/// Faults that one thread has logged and suppressed.
 #[derive(Default)]
 pub(crate) struct LogLimiter {
     last: Cell<Option<Instant>>,
@@ -15,8 +15,8 @@ pub(crate) struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Returns the number of faults left out of the log since the last one; `None` if this one is
-    /// left out too.
+    /// Returns the number of faults suppressed since the last logged one; `None` if this one is
+    /// suppressed too.
     pub(crate) fn allow(&self, now: Instant) -> Option<u64> {
         if self.last.get().is_some_and(|last| now.duration_since(last) < LOG_PAUSE) {
             self.untold.set(self.untold.get() + 1);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_faults_is_logged_once_a_second_with_its_number() {
+    fn a_flood_of_faults_is_logged_once_a_second_with_the_suppressed_count() {
         let (log_limit, start) = (LogLimiter::default(), Instant::now());
         let at = |ms| log_limit.allow(start + Duration::from_millis(ms));
         assert_eq!(at(0), Some(0));

@@ -1,4 +1,4 @@
-//! How threads without an executor reach a shard.
+//! How threads without an executor send events to a shard.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard};
@@ -14,24 +14,26 @@ use tracing::warn;
 use crate::limits::DRAIN_TIMEOUT;
 use crate::listen::Arrival;
 
-/// Messages of other threads to a shard.
+/// Events that other threads send to a shard.
 pub(crate) enum Event {
-    /// A client has come.
+    /// A new connection.
     Connection(Arrival),
     /// A compaction has folded layers of this partition.
     Folded(PartId),
-    /// A version of this partition was installed; the sender receives whether it is read.
+    /// A version of this partition was installed; the sender receives whether the shard has
+    /// switched.
     Installed(PartId, Sender<Result<(), Failure>>),
-    /// The folder of this partition has come; the sender receives the version that is served then.
+    /// The folder of this partition has arrived; the sender receives the version that is then
+    /// served.
     Adopt(PartId, Sender<Result<u32, Failure>>),
-    /// Finish what is in flight and end.
+    /// Finish requests in flight and end.
     Stop,
     /// Panic.
     #[cfg(test)]
     Die,
 }
 
-/// The sending end of a shard's events, for threads without an executor.
+/// Sending end of a shard's events, for threads without an executor.
 pub(crate) struct Mailbox(Mutex<ForeignSender<Event>>);
 
 impl Mailbox {
@@ -39,18 +41,18 @@ impl Mailbox {
         Self(Mutex::new(sender))
     }
 
-    /// Hands over a connection; `false`, and the connection closed, when the mailbox is full.
+    /// Hands over a connection; if the mailbox is full, closes it and returns `false`.
     pub(crate) fn connect(&self, connection: Arrival) -> bool {
         self.lock().try_send(Event::Connection(connection)).is_ok()
     }
 
-    /// Sends a control message, unless the shard has ended. Waits while the mailbox is full.
+    /// Sends a control message, unless the shard has ended. Blocks while the mailbox is full.
     pub(crate) fn send(&self, event: impl Fn() -> Event) {
         let end = Instant::now() + DRAIN_TIMEOUT;
         while let Err(GlommioError::WouldBlock(_)) = self.lock().try_send(event()) {
-            // A full mailbox empties, unless its shard is dead.
+            // A full mailbox drains, unless its shard is dead.
             if Instant::now() > end {
-                warn!("the mailbox of a shard is full; a control message is dropped");
+                warn!("shard mailbox is full; dropping a control message");
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! One budget of memory for the tiers of all tensors.
+//! The memory budget that the tiers of all tensors share.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::error::ServerError;
 use crate::limits::{SHARED_BYTES_PER_SHARD, SHARED_ONE_IN};
 use crate::partitions::{Partitions, ServedTensor};
 
-/// Returns the bytes of the budget that clients of this machine may map of one shard. These are
-/// whole regions, and none without a Unix socket.
+/// Returns the bytes of a shard's budget that clients of this machine may map: whole regions, and
+/// none without a Unix socket.
 pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     if config.unix.is_none() {
         return 0;
@@ -22,10 +22,10 @@ pub(crate) fn shared_bytes(config: &ServerConfig, n_shards: u16) -> u64 {
     share - share % REGION_BYTES as u64
 }
 
-/// Returns the bytes of each tensor's tier on one shard, bookkeeping included. Shards have equal
-/// parts of the budget, less volatile tensors and memory shared with clients. Tensors share a part
-/// by the bytes of their rows; the unused rest of one is left to the others. A tier takes no more
-/// memory than its rows need, so a large budget is only a bound.
+/// Returns the bytes of each tensor's tier on one shard, bookkeeping included. Shards get equal
+/// shares of the budget, after volatile tensors and memory shared with clients. Tensors divide a
+/// share in proportion to the bytes of their rows, and what one tensor does not need is left to the
+/// others. A tier uses no more memory than its rows need, so a large budget is only a limit.
 pub(crate) fn tier_bytes(
     partitions: &Partitions,
     config: &ServerConfig,
@@ -48,7 +48,7 @@ pub(crate) fn tier_bytes(
     Ok(bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)).collect())
 }
 
-/// Returns the rows of a tensor on one shard, about, and bytes of all its rows.
+/// Returns the approximate number of rows of a tensor on one shard, and the bytes of all its rows.
 fn size(partitions: &Partitions, tensor: &ServedTensor) -> (u32, u64) {
     let parts = partitions.parts_ever();
     let n_keys = parts.iter().map(|&part| partitions.keys_of(part, tensor)).sum::<u64>();

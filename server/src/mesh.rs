@@ -1,5 +1,5 @@
 //! Messages between shards over the channel mesh: rows for clients that are not shard-aware, and
-//! versions to read from now on.
+//! switches of versions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,46 +17,46 @@ use crate::reads::PullOrder;
 
 /// A message between two shards.
 pub(crate) enum Message {
-    /// Do this, and answer.
+    /// A request that expects a reply.
     Request { ticket: u64, request: ShardRequest },
-    /// Bytes of rows, in the order asked; none for other requests.
+    /// Bytes of rows, in the requested order; empty for other requests.
     Reply { ticket: u64, rows: Rows },
 }
 
 /// A request of one shard to another.
 pub(crate) enum ShardRequest {
-    /// Gather rows, as long as a pull waits for them, in the order of their pull.
+    /// Gather rows for a pull, in the order of pulls, unless it is cancelled.
     Gather(GatherRequest),
-    /// Read the newest version of a partition, or of all, from now on.
+    /// Switch to the newest version of a partition, or of all.
     Refresh(Refresh),
-    /// Serve a partition that has come.
+    /// Open a partition that has arrived.
     Open(PartId),
-    /// Release a partition.
+    /// Close a partition.
     Close(PartId),
 }
 
-/// Partitions whose newest version is to be read.
+/// Switch of partitions to their newest version.
 #[derive(Clone)]
 pub(crate) struct Refresh {
     /// The partition; `None` for all that are open.
     pub(crate) part: Option<PartId>,
-    /// Receives those whose version before is still read, with the reason.
+    /// Collects the partitions that stay at their previous version, with the reason.
     pub(crate) failed: Arc<Mutex<Vec<(PartId, Failure)>>>,
 }
 
-/// Rows that a pull asks of the shard that owns them, and whether their answer is still waited for.
+/// Rows that a pull requests from their owner shard, with a flag that cancels the request.
 pub(crate) struct GatherRequest {
     pub(crate) tensor: u16,
     pub(crate) ids: Vec<NodeId>,
     pub(crate) order: PullOrder,
-    /// Rows of the pull that will be asked for after these.
+    /// Rows of the pull that will be requested after these.
     pub(crate) n_rows_after: usize,
-    /// The versions of the rows.
+    /// The versions to read.
     pub(crate) cut: Option<Arc<Cut>>,
     given_up: Arc<AtomicBool>,
 }
 
-/// Bytes of rows, or why there are none.
+/// Bytes of rows, or the failure.
 pub(crate) type Rows = Result<Vec<u8>, Failure>;
 
 /// One shard's end of the mesh.
@@ -71,13 +71,13 @@ impl Mesh {
         Self { senders, next_ticket: Cell::new(0), waiting: RefCell::default() }
     }
 
-    /// Asks `shard` and waits for its answer.
+    /// Sends a request to `shard` and waits for the reply.
     pub(crate) async fn ask(&self, shard: usize, request: ShardRequest) -> Rows {
         let ticket = self.next_ticket.get();
         self.next_ticket.set(ticket + 1);
         let (sender, receiver) = local_channel::new_bounded(1);
         self.waiting.borrow_mut().insert(ticket, sender);
-        // Whatever ends this wait, a deadline included, takes the ticket with it.
+        // Removes the ticket when this wait ends for any reason, such as a deadline.
         let given_up = match &request {
             ShardRequest::Gather(gather) => Some(Arc::clone(&gather.given_up)),
             ShardRequest::Refresh(_) | ShardRequest::Open(_) | ShardRequest::Close(_) => None,
@@ -89,20 +89,20 @@ impl Mesh {
         receiver.recv().await.ok_or_else(gone)?
     }
 
-    /// Sends rows back to the shard that asked.
+    /// Sends a reply to the shard that sent the request.
     pub(crate) async fn answer(&self, shard: usize, ticket: u64, rows: Rows) {
-        // The asker is gone only when the server stops.
+        // The receiver is gone only when the server stops.
         let _ = self.senders.send_to(shard, Message::Reply { ticket, rows }).await;
     }
 
-    /// Hands arrived rows to the waiting request; late rows are dropped.
+    /// Hands received rows to the waiting request; late rows are dropped.
     pub(crate) fn deliver(&self, ticket: u64, rows: Rows) {
         if let Some(sender) = self.waiting.borrow_mut().remove(&ticket) {
             let _ = sender.try_send(rows);
         }
     }
 
-    /// Ends the mesh: the other shards' receivers see it closed.
+    /// Closes the mesh: the receivers of other shards see its end.
     pub(crate) fn close(&self) {
         self.senders.close();
     }
@@ -111,7 +111,7 @@ impl Mesh {
 struct PendingReply<'a> {
     mesh: &'a Mesh,
     ticket: u64,
-    /// Cancellation flag that the asked shard reads before it works.
+    /// Cancellation flag that the owner shard checks before it gathers.
     given_up: Option<Arc<AtomicBool>>,
 }
 
@@ -126,7 +126,7 @@ impl GatherRequest {
         Self { tensor, ids, order, n_rows_after, cut, given_up: Arc::default() }
     }
 
-    /// Returns whether no request waits any longer.
+    /// Returns whether the request was cancelled.
     pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }

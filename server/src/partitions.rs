@@ -1,4 +1,4 @@
-//! Partitions of a server, opened and checked once before any shard starts, shared by all.
+//! Partitions of a server: opened and checked once before any shard starts, shared by all shards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,68 +32,68 @@ use crate::installer::ADVICE_PAUSED;
 use crate::pins::{Pins, Use};
 use crate::puts::Puts;
 
-/// Looks for a moment in which no commit publishes a partition, which takes it less than one look.
+/// Attempts to read a partition at one version while commits publish; a publication is shorter than
+/// one attempt.
 const LOOKS_MAX: usize = 1000;
 
 /// The partitions and tensors of one server.
 pub(crate) struct Partitions {
     pub(crate) book: PartitionBook,
-    /// The partitions that are served now, ascending, and how often that has changed.
+    /// Served partitions, ascending.
     parts: RwLock<Arc<[PartId]>>,
     changes: AtomicU64,
-    /// Those that are on their way here, ascending.
+    /// Partitions in transit to this server, ascending.
     arriving: RwLock<Arc<[PartId]>>,
-    /// The one that is being given up, until that is decided.
+    /// The partition that is being released, until the release succeeds or fails.
     leaving: RwLock<Option<PartId>>,
-    /// Held while the folder is looked at: the last look counts.
+    /// Held while the folder is scanned, so that the last scan wins.
     looking: Mutex<()>,
-    /// Whether clients may bring and take partitions; else those that it has stay.
+    /// Whether clients may move partitions in and out; otherwise the set is fixed.
     pub(crate) roams: bool,
-    /// Whether partitions come while it serves.
+    /// Whether partitions may be added at run time.
     grows: bool,
-    /// Whether one comes or goes at this moment.
+    /// Whether a move is under way.
     is_moving: AtomicBool,
     /// In the order of the graph's description.
     pub(crate) tensors: Vec<ServedTensor>,
-    /// The partitions, open.
+    /// The open graph.
     pub(crate) live: Arc<GraphHandle>,
-    /// Files that shards have open.
+    /// Segment files that shards have open.
     pub(crate) files: Arc<LayerFiles>,
     /// Versions that are kept for readers.
     pub(crate) pins: Pins<Cut>,
-    /// Cost of reads from the graph's disk.
+    /// Cost model of reads from the graph's disk.
     pub(crate) profile: DiskProfile,
-    /// As configured.
     pub(crate) writable: bool,
     /// Addresses of the writers that it follows.
     pub(crate) follows: Option<String>,
-    /// The versions that every shard has come to: pulls that begin now read them.
+    /// The versions that every shard serves; new pulls read them.
     served: RwLock<Arc<Cut>>,
-    /// By partition: the newest version that is published; `None` where none ever is.
+    /// By partition, the newest published version; `None` if this server does not publish.
     published: Option<Vec<AtomicU32>>,
-    /// Partitions that another writer has taken over, each with the last version that is common to
-    /// both; later ones are read by pinned readers alone.
+    /// Partitions that another writer has taken over, each with the last common version. Only
+    /// pinned readers read later versions.
     fenced: RwLock<BTreeMap<PartId, u32>>,
-    /// Unfinished puts in pieces.
+    /// Unfinished multi-piece puts.
     pub(crate) puts: Puts,
     /// Servers that follow this one.
     pub(crate) followers: Followers,
-    /// Servers that took over partitions from this one, by the partition.
+    /// Addresses of the servers that took over partitions from this one.
     moved: Mutex<BTreeMap<PartId, String>>,
-    /// How far this server is with what it follows.
+    /// Progress of this follower.
     pub(crate) following: FollowingState,
-    /// Drawn again for each start: by it clients see that two addresses lead to one server.
+    /// Random per start; clients use it to detect that two addresses lead to the same server.
     instance: u64,
 }
 
-/// One tensor: the same on every partition.
+/// One tensor, with the same description on every partition.
 pub(crate) struct ServedTensor {
     pub(crate) description: TensorDescription,
     pub(crate) stripes: Stripes,
 }
 
-/// Fails where the files of all layers, opened once more for direct reads, are more than this
-/// process may have open, before any shard opens one.
+/// Checks the limit on open files before any shard opens one. Shards open every layer's file once
+/// more, for direct reads.
 fn check_file_limit(live: &GraphHandle) -> Result<(), ServerError> {
     let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let mut n_layers = 0;
@@ -108,7 +108,7 @@ fn check_file_limit(live: &GraphHandle) -> Result<(), ServerError> {
 }
 
 impl Partitions {
-    /// Opens every partition that the configuration names. Blocks on catalogs and on files.
+    /// Opens every partition that the configuration selects. Blocks on catalogs and files.
     pub(crate) fn open(config: &ServerConfig, n_shards: u16) -> Result<Self, ServerError> {
         let graph = Graph::open(&config.graph)?;
         let book = graph.book().clone();
@@ -138,7 +138,7 @@ impl Partitions {
         };
         let moved = moved_from(&graph);
         let profile = DiskProfile::load(&**graph.device(), graph.dir());
-        // Shards read segments in a way of their own, so that the store's needs no memory.
+        // Shards have their own segment readers, so the store's reader shall use no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };
         let live = Arc::new(GraphHandle::open(graph, Some(&parts), mode, &options)?);
@@ -170,7 +170,7 @@ impl Partitions {
             followers: Followers::default(),
             moved: Mutex::new(moved),
             following: FollowingState::default(),
-            // Never 0, which stands for none.
+            // Never 0, which means "unknown".
             instance: Uuid::new_v4().as_u64_pair().1 | 1,
         };
         this.note_served(this.seen(None));
@@ -190,7 +190,7 @@ impl Partitions {
         if self.grows { self.book.parts().collect() } else { self.parts() }
     }
 
-    /// Lists a partition to clients from now on, or no longer.
+    /// Adds a partition to the served list, or removes it.
     pub(crate) fn set_served(&self, part: PartId, is_served: bool) {
         let mut parts = self.parts.write().ignore_poison();
         let mut changed: Vec<PartId> = parts.iter().copied().filter(|it| *it != part).collect();
@@ -210,25 +210,24 @@ impl Partitions {
         self.has_changed();
     }
 
-    /// Notes a change of the descriptions that clients receive.
+    /// Notes that the description for clients has changed.
     pub(crate) fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Describes a partition to clients as not served while it is being released, which may be
-    /// undone; `None` once that is decided.
+    /// Describes a partition as in transit while its release is undecided; `None` once it is
+    /// decided.
     pub(crate) fn set_leaving(&self, part: Option<PartId>) {
         *self.leaving.write().ignore_poison() = part;
         self.has_changed();
     }
 
-    /// Returns whether a partition is being given up, and that is not decided.
+    /// Returns whether the release of a partition is undecided.
     pub(crate) fn is_leaving(&self, part: PartId) -> bool {
         *self.leaving.read().ignore_poison() == Some(part)
     }
 
-    /// Notes that a partition was given up, and the server that takes it over where it is known; or,
-    /// with `to` as `None`, forgets what was noted of it. Blocks on the folder.
+    /// Records which server took over a partition; `None` removes the record. Blocks on the folder.
     pub(crate) fn note_moved(&self, part: PartId, to: Option<&str>) {
         let noted = {
             let mut moved = self.moved.lock().ignore_poison();
@@ -242,21 +241,21 @@ impl Partitions {
             moved.clone()
         };
         self.has_changed();
-        // One partition comes or goes at a time.
+        // Moves are serialized by `begin_move`, so records are written in order.
         if let Err(error) = self.live.graph().note_moved_to(&noted) {
-            tracing::warn!(%part, %error, "after a restart followers are not told where it went");
+            tracing::warn!(%part, %error, "cannot save the partition's new address for followers");
         }
     }
 
-    /// Returns the partitions that are served elsewhere, as descriptions list them.
+    /// Returns the partitions that other servers took over, for descriptions.
     fn moved(&self, served: &[PartId]) -> Vec<MovedPart> {
         let moved = self.moved.lock().ignore_poison();
         let gone = moved.iter().filter(|(part, _)| !served.contains(part));
         gone.map(|(part, to)| MovedPart { part: part.0, to: to.clone() }).take(MOVED_MAX).collect()
     }
 
-    /// Describes partitions in transit to clients: those whose copies arrive, and those in place
-    /// that are not served yet, or no longer. Blocks on the folder.
+    /// Updates the list of partitions in transit: partial copies, and complete folders that are not
+    /// served yet or no longer. Blocks on the folder.
     pub(crate) fn look_for_arrivals(&self) -> Result<(), StoreError> {
         let _alone = self.looking.lock().ignore_poison();
         let graph = self.live.graph();
@@ -270,31 +269,31 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the versions that a pull reads which begins now: those that every shard has reached.
+    /// Returns the versions that new pulls read: those that every shard has reached.
     pub(crate) fn served(&self) -> Arc<Cut> {
         Arc::clone(&self.served.read().ignore_poison())
     }
 
-    /// Returns the version of a partition that every shard has reached; 0 where it is not here. No
-    /// pull that begins now reads another one.
+    /// Returns the version of a partition that every shard has reached; 0 for a partition that is
+    /// not here. New pulls read no other version.
     pub(crate) fn served_version(&self, part: PartId) -> u32 {
         self.served().version(part).map_or(0, |version| version.number)
     }
 
-    /// Returns the committed versions of a partition, or of all that are open.
+    /// Returns the committed version of a partition, or of all open ones.
     pub(crate) fn committed(&self, part: Option<PartId>) -> Vec<(PartId, u32)> {
         let mut versions = self.live.part_versions();
         versions.retain(|(it, _)| part.is_none_or(|part| part == *it));
         versions
     }
 
-    /// Returns whether a shard is known to read a version of a partition before the committed one.
+    /// Returns whether some partition is served at an older version than the committed one.
     pub(crate) fn is_behind(&self) -> bool {
         let newest = |(part, version): &(PartId, u32)| (*version).min(self.last_common(*part));
         self.committed(None).iter().any(|it| self.served_version(it.0) < newest(it))
     }
 
-    /// Returns the newest committed version of a partition, or of all that are open.
+    /// Returns the newest committed state of a partition, or of all open ones.
     pub(crate) fn seen(&self, part: Option<PartId>) -> Vec<(PartId, Arc<PartCut>)> {
         let committed = self.committed(part).into_iter();
         committed.filter_map(|(part, _)| Some((part, self.newest_of(part)?))).collect()
@@ -310,15 +309,15 @@ impl Partitions {
             if let Some(cut) = PartCut::newest(&self.live, part, number, n_tensors) {
                 return Some(cut);
             }
-            // A commit is publishing: the number of the partition follows those of its tensors.
+            // A commit is publishing: it sets the partition's version after those of its tensors.
             std::thread::yield_now();
         }
         PartCut::at(&self.live, part, self.live.part_version(part)?, n_tensors)
     }
 
-    /// Notes that another writer has taken a partition over, which continues from `last_common`.
-    /// From now on pulls read that version, or an earlier one that is served already. A partition of
-    /// which it cannot be read any more is not served. Blocks while its index is built.
+    /// Notes that another writer has taken over a partition from version `last_common` on. New
+    /// pulls read that version, or an earlier one that is already served. If that version is no
+    /// longer readable, the partition is not served. Blocks while the index is built.
     pub(crate) fn fence(&self, part: PartId, last_common: u32) {
         let last_common = *self.fenced.write().ignore_poison().entry(part).or_insert(last_common);
         if self.served_version(part) > last_common {
@@ -340,7 +339,7 @@ impl Partitions {
         self.fenced(part).unwrap_or(u32::MAX)
     }
 
-    /// Notes that every shard has come to these versions, or later ones.
+    /// Notes that every shard has switched to these versions, or to later ones.
     pub(crate) fn note_served(&self, seen: Vec<(PartId, Arc<PartCut>)>) {
         let mut served = self.served.write().ignore_poison();
         let is_new = |(part, cut): &(PartId, Arc<PartCut>)| {
@@ -361,19 +360,19 @@ impl Partitions {
         *served = served.with(changed).into();
     }
 
-    /// Returns numbers of which one changes whenever the description does.
+    /// Returns two counters, one of which changes whenever the description does.
     pub(crate) fn described(&self) -> [u64; 2] {
         [self.changes.load(Ordering::Acquire), self.served().serial()]
     }
 
-    /// Lets one partition come or go at a time; `None` while another does.
+    /// Begins a move, of which one runs at a time; `None` while another is under way.
     pub(crate) fn begin_move(&self) -> Option<Moving<'_>> {
         (!self.is_moving.swap(true, Ordering::AcqRel)).then_some(Moving(self))
     }
 
     /// Returns the description that clients receive.
     pub(crate) fn describe(&self, n_shards: u16, shard_ports: &[u16]) -> Description {
-        // First: what is given up is in one list or the other at every moment.
+        // Locked first, so that a partition under release is always in one of the lists.
         let leaving = self.leaving.read().ignore_poison();
         let (meta, parts) = (self.live.graph().meta(), self.parts());
         let arriving = self.arriving.read().ignore_poison();
@@ -411,7 +410,7 @@ impl Partitions {
         }
     }
 
-    /// Returns the state of updates, without the compactions.
+    /// Returns the state of updates, without compactions.
     pub(crate) fn updates(&self) -> UpdateStats {
         let (mut committed_rows, mut pending_rows) = (0, 0);
         for (_, _, tensor) in self.live_tensors() {
@@ -433,7 +432,7 @@ impl Partitions {
         }
     }
 
-    /// Returns how far this server is with the partitions that it follows, as it has said last.
+    /// Returns the progress of each followed partition.
     pub(crate) fn followed(&self) -> Vec<FollowedPart> {
         self.following.list(&|part| self.served_version(part), Instant::now())
     }
@@ -443,7 +442,7 @@ impl Partitions {
         summary(&self.followed())
     }
 
-    /// Refuses puts and commits of all partitions for some time.
+    /// Rejects puts and commits of all partitions until they are resumed.
     pub(crate) fn pause(&self, reason: &str) {
         for part in self.live.parts() {
             self.live.pause_writes(part, Some((reason.to_owned(), ADVICE_PAUSED)));
@@ -455,23 +454,23 @@ impl Partitions {
         self.fenced.read().ignore_poison().get(&part).copied()
     }
 
-    /// Notes that a version of a partition is published.
+    /// Records that a version of a partition is published.
     pub(crate) fn note_published(&self, part: PartId, version: u32) {
         if let Some(published) = self.published.as_ref().and_then(|all| all.get(part.index())) {
             published.fetch_max(version, Ordering::AcqRel);
         }
     }
 
-    /// Returns the published version of each partition, 0 before the first; `None` where none is
-    /// ever published.
+    /// Returns the published version of each partition, 0 before the first; `None` if this server
+    /// does not publish.
     pub(crate) fn published_versions(&self) -> Option<Vec<(PartId, u32)>> {
         let published = self.published.as_ref()?;
         let version = |part: &PartId| published[part.index()].load(Ordering::Acquire);
         Some(self.parts().iter().map(|part| (*part, version(part))).collect())
     }
 
-    /// Keeps the newest version for readers that are about to pin it, whatever is committed or
-    /// compacted from now on. Blocks while its index is built.
+    /// Keeps the newest version for readers that are about to pin it, across later commits and
+    /// compactions. Blocks while its index is built.
     pub(crate) fn keep_newest(&self) {
         // A version that cannot be pinned is not committed on all partitions.
         if let Ok(pinned) = self.live.pin(self.live.version()) {
@@ -485,12 +484,13 @@ impl Partitions {
         *self.live.graph().meta().uuid.as_bytes()
     }
 
-    /// Returns the number by which clients tell this server, as it runs, from others.
+    /// Returns the number that identifies this run of the server.
     pub(crate) fn instance(&self) -> u64 {
         self.instance
     }
 
-    /// Returns every tensor of every partition here, with its position in the graph's description.
+    /// Returns every tensor of every served partition, with its position in the graph's
+    /// description.
     pub(crate) fn live_tensors(&self) -> impl Iterator<Item = (PartId, usize, Arc<TensorHandle>)> {
         let positions = 0..self.tensors.len();
         let parts = self.parts();
@@ -498,26 +498,26 @@ impl Partitions {
         pairs.filter_map(move |(i, at)| Some((parts[i], at, self.live.tensor(parts[i], at)?)))
     }
 
-    /// Returns an upper bound, exclusive, of the keys of a tensor's rows of one partition on each
-    /// shard.
+    /// Returns the number of keys per shard of a tensor's rows in one partition (an upper bound,
+    /// exclusive).
     pub(crate) fn keys_of(&self, part: PartId, tensor: &ServedTensor) -> u64 {
         let n_rows = u32::try_from(self.book.range(part).len()).unwrap_or(u32::MAX);
         tensor.stripes.keys_of(n_rows)
     }
 }
 
-/// Returns the servers that took over partitions from a folder. It is an aid to those that look for
-/// them, and keeps no server from starting.
+/// Reads which servers took over partitions from a folder. A failure is only logged: the record
+/// merely helps clients find the new owner.
 fn moved_from(graph: &Graph) -> BTreeMap<PartId, String> {
     let mut moved = graph.moved_to().unwrap_or_else(|error| {
-        tracing::warn!(%error, "followers are not told where partitions went");
+        tracing::warn!(%error, "cannot read where partitions moved; followers are not redirected");
         BTreeMap::new()
     });
     moved.retain(|_, to| to.len() <= ADDRESS_BYTES_MAX);
     moved
 }
 
-/// One partition comes or goes, until this is dropped.
+/// A move that is under way, until this is dropped.
 pub(crate) struct Moving<'a>(&'a Partitions);
 
 impl Drop for Moving<'_> {

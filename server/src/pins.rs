@@ -1,8 +1,8 @@
-//! Versions that are kept for readers: their files stay, whatever is committed or compacted.
+//! Versions that are kept for readers: their files stay across commits and compactions.
 //!
 //! A version is kept for [`PIN_IDLE`] after the last pull that named it. Each newest version is
-//! kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just seen its number
-//! finds it.
+//! kept for [`NEWEST_FOR`] after the next commit, so that a reader which has just read its number
+//! can still pin it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,25 +10,24 @@ use std::time::{Duration, Instant};
 
 use lodestore_graph::lock::IgnorePoison;
 
-/// Most versions that are kept for readers.
+/// Maximum versions that are kept because readers named them.
 pub(crate) const PINS_MAX: usize = 64;
-/// Most versions that are kept although no reader has named them.
+/// Maximum versions that are kept although no reader has named them.
 const NEWEST_MAX: usize = 8;
-/// How long a version is kept that no pull names any more.
+/// How long a version is kept after the last pull that named it.
 const PIN_IDLE: Duration = Duration::from_mins(10);
-/// How long a version is kept that was the newest one.
+/// How long a former newest version is kept.
 const NEWEST_FOR: Duration = Duration::from_mins(1);
 
-/// The versions that are kept.
 #[derive(Debug)]
 pub(crate) struct Pins<T>(Mutex<BTreeMap<u32, Pin<T>>>);
 
 /// Why a version is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// A pull has named it.
+    /// A pull has named the version.
     Reader,
-    /// It is the newest one.
+    /// The version is or was the newest one.
     Newest,
 }
 
@@ -56,7 +55,7 @@ impl<T> Pin<T> {
 }
 
 impl<T> Pins<T> {
-    /// Returns the version that a pull names, if it is kept.
+    /// Returns the version that a pull names, if it is kept, and extends its time.
     pub(crate) fn get(&self, version: u32, now: Instant) -> Option<Arc<T>> {
         let mut pins = self.lock();
         let n_readers = count(&pins, Use::Reader);
@@ -68,13 +67,13 @@ impl<T> Pins<T> {
         Some(Arc::clone(&pin.version))
     }
 
-    /// Returns a version if it is kept, for no longer than it was.
+    /// Returns a version if it is kept, without extending its time.
     pub(crate) fn peek(&self, version: u32) -> Option<Arc<T>> {
         self.lock().get(&version).map(|pin| Arc::clone(&pin.version))
     }
 
-    /// Keeps a version; an entry from before partitions were added is replaced. Returns `false`,
-    /// without keeping it, if readers keep the most versions already.
+    /// Keeps a version, and replaces an entry from before partitions were added. Returns `false`,
+    /// without keeping it, if readers keep the maximum number already.
     pub(crate) fn keep(&self, number: u32, version: &Arc<T>, of: Use, now: Instant) -> bool {
         let mut pins = self.lock();
         pins.retain(|_, pin| !pin.is_over(now));
@@ -96,13 +95,13 @@ impl<T> Pins<T> {
         true
     }
 
-    /// Drops what is kept no longer.
+    /// Drops expired versions.
     pub(crate) fn expire(&self, now: Instant) {
         self.lock().retain(|_, pin| !pin.is_over(now));
     }
 
-    /// Locks the map. A poisoned lock is fine: only single calls that do not panic midway change
-    /// the map.
+    /// Locks the map. A poisoned lock is harmless: each change of the map is a single call that
+    /// does not panic midway.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Pin<T>>> {
         self.0.lock().ignore_poison()
     }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_named_stays_and_one_that_is_not_goes() {
+    fn a_named_version_is_kept_and_an_unnamed_one_expires() {
         let start = Instant::now();
         let pins = pins(1..3, Use::Newest, start);
         let mut now = start;
@@ -138,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_pinned_again_takes_the_place_of_what_was_kept_of_it() {
+    fn a_version_that_is_kept_again_replaces_its_entry() {
         let now = Instant::now();
         let pins = Pins::default();
         for of in [Use::Newest, Use::Newest, Use::Reader, Use::Reader, Use::Newest] {
@@ -150,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn readers_have_a_bound_and_the_newest_push_each_other_out() {
+    fn readers_are_bounded_and_newest_versions_evict_each_other() {
         let now = Instant::now();
         let full = pins(1..PINS_MAX as u32 + 1, Use::Reader, now);
         assert!(!full.keep(900, &Arc::new(()), Use::Reader, now));
         assert!(full.get(1, now).is_some() && full.get(900, now).is_none());
         assert!(full.keep(901, &Arc::new(()), Use::Newest, now));
-        assert!(full.get(901, now).is_none(), "no place among the readers'");
+        assert!(full.get(901, now).is_none(), "readers keep the maximum already");
         let newest = pins(1..20, Use::Newest, now);
         assert_eq!(count(&newest.lock(), Use::Newest), NEWEST_MAX);
         assert!(newest.get(11, now).is_none() && newest.get(12, now).is_some());

@@ -1,4 +1,5 @@
-//! Whether the system lets this process use io_uring, which every shard needs; if not, why.
+//! Checks that the system lets this process use io_uring, which every shard needs; otherwise finds
+//! the cause.
 
 use std::fs;
 use std::io;
@@ -8,12 +9,12 @@ use rustix::io::Errno;
 
 use crate::error::ServerError;
 
-/// Values of `kernel.io_uring_disabled` that refuse an io_uring to this process.
+/// Values of `kernel.io_uring_disabled` that deny io_uring to this process.
 const REFUSING_SETTINGS: [&str; 2] = ["1", "2"];
 
-/// Returns an error with its cause and a remedy where the system refuses io_uring.
+/// Returns an error with a cause and a remedy if the system denies io_uring.
 ///
-/// Without this check each executor fails by itself, after the graph was opened.
+/// Without this check each executor would fail separately, after the graph was opened.
 pub(crate) fn check() -> Result<(), ServerError> {
     try_calls().map_err(|(call, source)| {
         let setting = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
@@ -40,7 +41,7 @@ fn has_filter(status: &str) -> bool {
     })
 }
 
-/// Returns the cause of `error`, and what to do. `setting` is `kernel.io_uring_disabled`.
+/// Returns the cause of `error` and a remedy. `setting` is `kernel.io_uring_disabled`.
 fn remedy(error: &io::Error, setting: &str, is_filtered: bool) -> String {
     let errno = Errno::from_io_error(error);
     let is_refused = matches!(errno, Some(Errno::PERM | Errno::ACCESS));
@@ -51,7 +52,7 @@ fn remedy(error: &io::Error, setting: &str, is_filtered: bool) -> String {
         );
     }
     if is_filtered && (is_refused || errno == Some(Errno::NOSYS)) {
-        return "a seccomp filter of this container or unit refuses it, as Docker's default does; \
+        return "a seccomp filter of this container or unit denies it, as Docker's default does; \
                 allow io_uring_setup, io_uring_enter and io_uring_register: `docker run \
                 --security-opt seccomp=seccomp.json` with deploy/seccomp.json, or \
                 SystemCallFilter in a unit"
@@ -59,15 +60,15 @@ fn remedy(error: &io::Error, setting: &str, is_filtered: bool) -> String {
     }
     let remedy = match errno {
         Some(Errno::NOSYS) => {
-            "this kernel or sandbox has none; serve on Linux 5.6 or later, outside sandboxes such \
+            "this kernel or sandbox lacks it; serve on Linux 5.6 or later, outside sandboxes such \
              as gVisor"
         }
         Some(Errno::PERM | Errno::ACCESS) => {
-            "a security module of this machine refuses it; allow io_uring to this user"
+            "a security module of this machine denies it; allow io_uring to this user"
         }
         Some(Errno::NOMEM) => {
-            "each shard needs at least 512 KiB of locked memory; raise `ulimit -l`, LimitMEMLOCK in \
-             the unit, or `docker run --ulimit memlock`"
+            "each shard needs at least 512 KiB of locked memory; raise `ulimit -l`, LimitMEMLOCK \
+             in the unit, or `docker run --ulimit memlock`"
         }
         _ => "every shard of a server needs it; raise the limit that the error names",
     };
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_has_a_remedy_of_its_own() {
+    fn each_cause_has_its_own_remedy() {
         let causes = [
             (Errno::PERM, "0", true, "deploy/seccomp.json"),
             (Errno::NOSYS, "", true, "deploy/seccomp.json"),

@@ -34,21 +34,22 @@ use crate::volatile::Volatile;
 
 /// A running server; dropping it stops it.
 ///
-/// Its shards run on threads of their own. So any program may hold it: the `lode` binary, a test,
-/// or a trainer that serves its own partition.
+/// The shards run on their own threads, so any program can hold a server: the `lode` binary, a
+/// test, or a trainer that serves its own partition.
 pub struct Server {
     address: Option<SocketAddr>,
     unix: Option<PathBuf>,
     n_shards: u16,
-    /// Closing its graph takes a while, so the thread that stops the server does it.
+    /// Closing the graph is slow, so the last handle is dropped by the thread that stops the
+    /// server.
     pub(crate) plan: ShardPlan,
     acceptor: Option<PollThread>,
     pub(crate) mailboxes: Arc<[Mailbox]>,
     supervisor: ThreadSupervisor,
     executors: Vec<ExecutorJoinHandle<Result<(), String>>>,
-    /// Where versions come, by commits or from a writer: files that they replace are removed.
+    /// Removes files of replaced versions; `None` for a server whose versions never change.
     compactor: Option<Compactor>,
-    /// Answers until all else has ended.
+    /// Stopped last, so that metrics report the shutdown too.
     http: Option<HttpServer>,
 }
 
@@ -56,13 +57,13 @@ impl Server {
     /// Opens the graph, binds every address, and returns when all shards serve.
     ///
     /// # Errors
-    /// Anything wrong with the settings, the graph, or an address: nothing is left running.
+    /// Invalid settings, graph or address. Every thread that was started is stopped.
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         let n_shards = config.check()?;
         let auth = Arc::new(AuthHandle::new(AuthPolicy::new(config)?));
         ring_support::check()?;
         let observed = Arc::new(Observed::new(config));
-        // First, so that metrics report the opening of a graph, which may take long.
+        // Started first, so that metrics report the opening of the graph, which may be slow.
         let http = config.metrics.map(|at| {
             let hosts = config.metrics_hosts.clone();
             HttpServer::start(at, Arc::clone(&auth), hosts, Arc::clone(&observed))
@@ -181,7 +182,7 @@ impl Server {
         self.plan.partitions.live.version()
     }
 
-    /// Returns the time in which shards were not idle since the start, summed over all.
+    /// Returns the busy time since the start, summed over all shards.
     #[must_use]
     pub fn busy(&self) -> Duration {
         let shards = self.plan.counters.iter();
@@ -201,18 +202,18 @@ impl Server {
         CredentialReloader(Arc::clone(&self.plan.auth))
     }
 
-    /// Returns the supervisor, which reports a shard or acceptor thread that has died. The server
-    /// should be stopped and restarted then.
+    /// Returns the supervisor, which reports a shard or acceptor thread that has died. Stop and
+    /// restart the server then.
     #[must_use]
     pub fn supervisor(&self) -> ThreadSupervisor {
         self.supervisor.clone()
     }
 
-    /// Stops accepting, finishes what is in flight, and ends all threads.
+    /// Stops accepting connections, finishes requests in flight, and ends all threads.
     ///
     /// # Errors
-    /// `Died` when a shard or the thread that accepts had ended before, `Executor` when one ends
-    /// badly.
+    /// `Died` when a shard or the acceptor thread had already ended, `Executor` when one fails as
+    /// it ends.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }
@@ -224,7 +225,7 @@ impl Server {
         for mailbox in &*self.mailboxes {
             mailbox.send(|| Event::Stop);
         }
-        // Before the shards, whose mailboxes it writes to.
+        // Stopped before the shards, because it writes to their mailboxes.
         drop(self.compactor.take());
         let ended = executors::join(self.executors.drain(..));
         self.plan.threads.stop();
@@ -241,7 +242,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // `stop` returns the error instead.
+        // A caller that needs the error uses `stop`.
         let _ = self.end();
     }
 }
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_stopped_has_no_dead() {
+    fn a_stop_reports_no_dead_thread() {
         let dir = tempfile::tempdir().unwrap();
         let server = serve(dir.path(), 1);
         let supervisor = server.supervisor();

@@ -1,5 +1,5 @@
-//! Threads of a server that end with it: one that waits in `poll` is woken for that. One that ends
-//! although the server continues is noticed, since its work is no longer done.
+//! Threads that live as long as their server. A stop wakes a thread that waits in `poll`. A thread
+//! that ends while the server runs is reported, because its work is no longer done.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,35 +15,35 @@ use tracing::warn;
 use crate::error::ServerError;
 use crate::log_limit::LogLimiter;
 
-/// See [`back_off`].
+/// Pause of [`back_off`].
 const BACKOFF: Duration = Duration::from_millis(50);
 
-/// Threads that must live as long as their server, seen from outside.
+/// Reports the first thread that ends before its server.
 #[derive(Clone, Default)]
 pub struct ThreadSupervisor(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
-    /// The first that has ended.
+    /// The first thread that ended early.
     dead: Option<String>,
-    /// The server stops, so that all of them end.
+    /// The server is stopping, so threads may end.
     is_stopping: bool,
 }
 
-/// Held by a thread for as long as it lives.
+/// Held by a thread for its whole life.
 pub(crate) struct ThreadGuard {
     name: String,
     supervisor: ThreadSupervisor,
 }
 
 thread_local! {
-    /// Dropped when the thread ends, in whatever way.
+    /// Dropped when the thread ends, for any reason.
     static THREAD_GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
 }
 
 impl ThreadSupervisor {
-    /// Waits until a thread has ended that must not, and returns its name; `None` if the server is
-    /// stopped first.
+    /// Waits until a thread has ended early, and returns its name; `None` if the server is stopped
+    /// first.
     #[must_use]
     pub fn wait(&self) -> Option<String> {
         let lives = |state: &mut State| state.dead.is_none() && !state.is_stopping;
@@ -51,18 +51,18 @@ impl ThreadSupervisor {
         waited.ignore_poison().dead.clone()
     }
 
-    /// Returns the thread that has ended although it must not.
+    /// Returns the first thread that ended early.
     pub(crate) fn first(&self) -> Option<String> {
         self.lock().dead.clone()
     }
 
-    /// Expects threads to end from now on.
+    /// Marks the server as stopping: threads may end from now on.
     pub(crate) fn expect(&self) {
         self.lock().is_stopping = true;
         self.0.1.notify_all();
     }
 
-    /// Ties a thread of this name to the server.
+    /// Returns a guard for a thread of this name.
     pub(crate) fn thread_guard(&self, name: impl Into<String>) -> ThreadGuard {
         ThreadGuard { name: name.into(), supervisor: self.clone() }
     }
@@ -73,7 +73,7 @@ impl ThreadSupervisor {
 }
 
 impl ThreadGuard {
-    /// Holds the guard in this thread until it ends.
+    /// Keeps the guard in this thread until it ends.
     pub(crate) fn hold(self) {
         THREAD_GUARD.set(Some(self));
     }
@@ -85,14 +85,14 @@ impl Drop for ThreadGuard {
         if state.is_stopping || state.dead.is_some() {
             return;
         }
-        // No log: this runs as the thread's locals are destroyed, and the log's buffer is one of
-        // them.
+        // Does not log: this runs while the thread's locals are destroyed, and the log's buffer is
+        // one of them.
         state.dead = Some(std::mem::take(&mut self.name));
         self.supervisor.0.1.notify_all();
     }
 }
 
-/// A thread that waits in `poll`; it ends when this is dropped.
+/// A thread that waits in `poll`, and that ends when this is dropped.
 pub(crate) struct PollThread {
     name: &'static str,
     stop: Arc<OwnedFd>,
@@ -100,7 +100,7 @@ pub(crate) struct PollThread {
 }
 
 impl PollThread {
-    /// Starts a thread. `run` returns when it can read from the descriptor that it gets.
+    /// Starts a thread. `run` must return when its descriptor becomes readable.
     pub(crate) fn start(
         name: &'static str,
         run: impl FnOnce(&OwnedFd) + Send + 'static,
@@ -114,17 +114,17 @@ impl PollThread {
 }
 
 impl Drop for PollThread {
-    /// Ends the thread, and waits for that.
+    /// Ends the thread and joins it.
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if rustix::io::write(&*self.stop, &1u64.to_ne_bytes()).is_err() || thread.join().is_err() {
-            warn!(thread = self.name, "a thread could not be stopped, or had panicked");
+            warn!(thread = self.name, "thread did not stop, or panicked");
         }
     }
 }
 
-/// Pauses after a `poll` or an accept that failed for want of descriptors or memory. Returns
-/// whether the thread is to end.
+/// Pauses after a `poll` or an accept that failed for lack of descriptors or memory. Returns
+/// whether the thread shall end.
 pub(crate) fn back_off(
     stop: &OwnedFd,
     log_limit: &LogLimiter,
@@ -149,14 +149,18 @@ mod tests {
             let guard = supervisor.thread_guard(name);
             let thread = std::thread::spawn(move || {
                 guard.hold();
-                assert!(!panics, "it was to panic");
+                assert!(!panics, "on purpose");
             });
             thread.join().is_err()
         };
         assert!(run("first", true));
         assert_eq!(supervisor.wait().as_deref(), Some("first"));
         assert!(!run("second", false));
-        assert_eq!(supervisor.first().as_deref(), Some("first"), "the others follow from it");
+        assert_eq!(
+            supervisor.first().as_deref(),
+            Some("first"),
+            "later ends follow from the first"
+        );
         let supervisor = ThreadSupervisor::default();
         let guard = supervisor.thread_guard("third");
         supervisor.expect();

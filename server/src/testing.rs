@@ -1,4 +1,4 @@
-//! Graphs whose rows tell their node and version, and segments that do not open, for tests.
+//! Graphs whose rows identify their node and version, and segments that fail to open, for tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,22 +14,22 @@ use lodestore_store::source::{SourceError, TensorSource};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::{Dtype, GraphHandle, Importer};
 
-/// Bytes of a row: its node, and the turn in which it was put.
+/// Bytes of a row: its node, and the turn that wrote it.
 pub(crate) const ROW_BYTES: usize = 8;
 
-/// Returns the row of a node that was put in a turn; those of turn 0 were imported.
+/// Returns the row of a node that a turn wrote; turn 0 is the import.
 pub(crate) fn row(node: u32, turn: u32) -> [u8; ROW_BYTES] {
     (u64::from(turn) << 32 | u64::from(node)).to_le_bytes()
 }
 
-/// Puts rows of nodes 0 to `n_nodes`, exclusive, and returns the version that they are for.
+/// Puts rows of the first `n_nodes` nodes; returns the version that will include them.
 pub(crate) fn put(live: &GraphHandle, n_nodes: u32, turn: u32) -> u32 {
     let ids: Vec<NodeId> = (0..n_nodes).map(NodeId).collect();
     let rows: Vec<u8> = (0..n_nodes).flat_map(|node| row(node, turn)).collect();
     live.put_rows("x", &ids, &rows).unwrap()
 }
 
-/// Imports a graph of one partition and the tensor `x`.
+/// Imports a graph with one partition and the tensor `x`.
 pub(crate) fn import(dir: &Path, n_nodes: u32) -> PathBuf {
     let (graph, nodes) = (dir.join("graph"), Relabelling::identity(n_nodes));
     let mut importer = Importer::begin(&graph).unwrap();
@@ -65,8 +65,8 @@ impl TensorSource for Imported {
     }
 }
 
-/// Copies the version of partition 0 to a folder that follows, which is made; or the files that it
-/// lacks.
+/// Copies partition 0 to a follower's folder, which is created; if it exists, copies the missing
+/// files.
 pub(crate) fn fetch(writer: &Arc<GraphHandle>, into: &Path) -> Manifest {
     let files = writer.part_files(PartId(0)).unwrap();
     let read = |at| {
@@ -98,12 +98,12 @@ pub(crate) fn fetch(writer: &Arc<GraphHandle>, into: &Path) -> Manifest {
     files.manifest().clone()
 }
 
-/// Action when a shard opens a segment.
+/// What happens when a shard opens a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenFault {
-    /// The next one fails.
+    /// The next open fails.
     Fails,
-    /// It waits until the fault is dropped.
+    /// Opens wait until the fault is dropped.
     Waits,
 }
 
@@ -130,12 +130,12 @@ impl Faulty {
         Self(segment)
     }
 
-    /// Waits until this many shards wait to open the segment.
+    /// Waits until `n_shards` shards wait to open the segment.
     pub(crate) fn wait_for(&self, n_shards: usize) {
         let is_it = |fault: &Fault| fault.segment == self.0 && fault.n_waiting == n_shards;
         let end = Instant::now() + Duration::from_secs(10);
         while !faults().iter().any(is_it) {
-            assert!(Instant::now() < end, "{n_shards} shards do not come to open it");
+            assert!(Instant::now() < end, "fewer than {n_shards} shards wait to open the segment");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -147,7 +147,7 @@ impl Drop for Faulty {
     }
 }
 
-/// Comes before a shard opens a segment.
+/// Called before a shard opens a segment.
 pub(crate) async fn before_open(segment: &Path) -> Result<(), String> {
     let mut waits = false;
     loop {

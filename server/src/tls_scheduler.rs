@@ -1,5 +1,5 @@
-//! Handshakes of TLS, one step of one of them at a time. Their arithmetic takes as long as many
-//! requests, and any stranger may begin one.
+//! TLS handshakes, one step of one handshake at a time. A handshake's arithmetic costs as much as
+//! many requests, and any stranger may begin one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-/// The queue of handshakes. Those that one more step completes run first, since those that begin
-/// may be many and harmless or not; among equals the longest wait decides. Only the second step
-/// goes first: a client that sends byte after byte has as many steps as it likes. A turn is handed
-/// over: a newcomer does not go before those that wait when a turn ends.
+/// The queue of handshakes. A handshake at its second step runs first, because that step completes
+/// it; new handshakes may be a flood. Among equals the longest wait decides. Only the second step
+/// has this priority, because a client that sends single bytes can have any number of steps. At the
+/// end of a turn the next waiting handshake is called, so a newcomer cannot overtake it.
 #[derive(Default)]
 pub(crate) struct TlsScheduler(RefCell<Queue>);
 
 #[derive(Default)]
 struct Queue {
     waiting: BTreeMap<Place, Waker>,
-    /// The handshake that has the turn.
+    /// The handshake whose turn it is.
     called: Option<Place>,
     n_given: u64,
 }
 
-/// Place in the queue: whether others go first, and its time of arrival.
+/// Rank in the queue: whether others have priority, then the order of arrival.
 type Place = (bool, u64);
 
 impl TlsScheduler {
@@ -40,7 +40,8 @@ impl TlsScheduler {
         let turn = TlsTurn { scheduler: self, place };
         poll_fn(|cx| {
             let mut queue = self.0.borrow_mut();
-            // The end of a turn calls the next handshake; none is called only if none waits.
+            // The end of a turn calls the next handshake, so no handshake is called only if none
+            // waits.
             if *queue.called.get_or_insert(place) == place {
                 return Poll::Ready(());
             }
@@ -52,7 +53,7 @@ impl TlsScheduler {
     }
 }
 
-/// A place in the line, or the turn.
+/// A waiting handshake, or the turn.
 struct TlsTurn<'a> {
     scheduler: &'a TlsScheduler,
     place: Place,
@@ -72,11 +73,10 @@ impl Drop for TlsTurn<'_> {
     }
 }
 
-/// Runs a handshake whose steps wait for their turn among those of the shard. After each step the
-/// core belongs to other tasks for as long as the step took, and the executor polls for arrivals
-/// meanwhile.
+/// Runs a handshake whose steps wait for their turns on this shard. After each step the core is
+/// left to other tasks for as long as the step took, and the executor polls for arrivals meanwhile.
 ///
-/// Waits for the peer's bytes take no turn.
+/// Waiting for the peer's bytes needs no turn.
 pub(crate) async fn in_turn<T>(
     scheduler: &TlsScheduler,
     handshake: impl Future<Output = io::Result<T>>,
@@ -103,18 +103,18 @@ pub(crate) async fn in_turn<T>(
     }
 }
 
-/// Notes that something has called while its task was busy with something else.
+/// Records a wake-up that happens while its task is busy.
 struct WakeFlag {
     is_woken: AtomicBool,
     task: Waker,
 }
 
 impl WakeFlag {
-    /// Waits until it has rung once.
+    /// Waits for the wake-up.
     async fn woken(&self) {
         poll_fn(|_| match self.is_woken.load(Ordering::Acquire) {
             true => Poll::Ready(()),
-            // The task that waits is the one that is woken.
+            // `wake` wakes the task that awaits this.
             false => Poll::Pending,
         })
         .await;
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the turns of those in the queue that have one now.
+    /// Returns the turns that waiting handshakes have now.
     fn called<'a>(queue: &mut [(u32, Waiting<'a>)]) -> Vec<(u32, TlsTurn<'a>)> {
         let mut cx = Context::from_waker(Waker::noop());
         let polled = queue.iter_mut().map(|(name, next)| (*name, next.as_mut().poll(&mut cx)));
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Takes the one whose turn it is out of the line, and ends its turn.
+    /// Removes the handshake whose turn it is, and ends its turn.
     fn pass(queue: &mut Vec<(u32, Waiting<'_>)>) -> u32 {
         let [(name, turn)] =
             <[_; 1]>::try_from(called(queue)).map_err(drop).expect("one at a time");
@@ -165,11 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn turns_come_in_the_order_of_requests_even_if_one_gives_up() {
+    fn turns_are_in_order_of_arrival_even_if_one_is_cancelled() {
         let scheduler = TlsScheduler::default();
         let mut queue: Vec<(u32, Waiting<'_>)> =
             (0..4).map(|name| (name, Box::pin(scheduler.next(true)) as _)).collect();
-        // The first has it; the second gives up, and a fifth comes as the first is done.
+        // The first has the turn. The second is cancelled, and a fifth arrives as the first ends.
         let mut first = called(&mut queue);
         assert_eq!(first.len(), 1, "one at a time");
         queue.retain(|&(name, _)| name > 1);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_in_progress_does_not_wait_for_those_that_begin() {
+    fn a_handshake_in_progress_does_not_wait_for_new_ones() {
         let scheduler = TlsScheduler::default();
         let mut queue: Vec<(u32, Waiting<'_>)> =
             (0..9).map(|name| (name, Box::pin(scheduler.next(true)) as _)).collect();
@@ -190,12 +190,12 @@ mod tests {
         drop(queue.remove(0));
         assert!(called(&mut queue).is_empty());
         queue.extend((90..92).map(|name| (name, Box::pin(scheduler.next(false)) as _)));
-        assert!(called(&mut queue).is_empty(), "a turn that is taken is not taken away");
+        assert!(called(&mut queue).is_empty(), "a running turn is not preempted");
         drop(first);
         assert_eq!([(); 3].map(|()| pass(&mut queue)), [90, 91, 1]);
     }
 
-    /// Returns a handshake of this many steps, none of which waits for a peer.
+    /// A handshake of `n` steps, none of which waits for a peer.
     async fn steps(n: u64, n_taken: &Cell<u64>) -> io::Result<()> {
         let mut n_left = n;
         poll_fn(|cx| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickling_client_keeps_no_other_from_beginning() {
+    fn a_trickling_client_does_not_block_another() {
         let run = async || {
             let (scheduler, n_trickled, n_honest) =
                 (TlsScheduler::default(), Cell::new(0), Cell::new(0));
@@ -223,6 +223,6 @@ mod tests {
         };
         let executor = glommio::LocalExecutorBuilder::default().spawn(run).unwrap();
         let n_before = executor.join().unwrap();
-        assert!(n_before < 30, "{n_before} steps of others came before three of one");
+        assert!(n_before < 30, "{n_before} steps of trickling clients ran before three of another");
     }
 }

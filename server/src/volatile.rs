@@ -1,4 +1,4 @@
-//! Volatile tensors of a server: rows in memory alone, shared by all shards.
+//! Volatile tensors of a server: rows in memory only, shared by all shards.
 
 use std::ops::Range;
 
@@ -28,7 +28,6 @@ impl VolatileChoice {
     }
 }
 
-/// The volatile tensors of a server.
 #[derive(Debug)]
 pub(crate) struct Volatile {
     pub(crate) store: VolatileStore,
@@ -37,7 +36,7 @@ pub(crate) struct Volatile {
 }
 
 impl Volatile {
-    /// Declares what is configured. Memory comes from the budget that the tiers take theirs from.
+    /// Declares the configured tensors. Their memory is drawn from the budget of the tiers.
     pub(crate) fn new(
         config: &ServerConfig,
         partitions: &Partitions,
@@ -87,43 +86,40 @@ impl Volatile {
         Ok(declared(&tensor))
     }
 
-    /// Describes the tensor of this name.
     pub(crate) fn describe(&self, name: &str) -> Result<Declared, Failure> {
         self.get(name).map(|tensor| declared(&tensor))
     }
 
-    /// Returns the tensor of this name.
+    /// Returns the tensor of this name, or a failure that lists the declared names.
     pub(crate) fn get(&self, name: &str) -> Result<std::sync::Arc<VolatileTensor>, Failure> {
         self.store.get(name).ok_or_else(|| {
             let known = match self.store.names() {
-                names if names.is_empty() => "there is none".to_owned(),
-                names => format!("there are: {names}"),
+                names if names.is_empty() => "the server has none".to_owned(),
+                names => format!("the server has {names}"),
             };
             let message = format!(
-                "there is no volatile tensor `{name}` here, {known}; declare it, or start the server \
-                 with it"
+                "no volatile tensor `{name}`: {known}; declare it, or start the server with it"
             );
             failure(FailureCode::NotFound, message)
         })
     }
 
-    /// Returns the tag of the tensor of this name, if it is declared.
+    /// Returns the tag of a declared tensor.
     pub(crate) fn tag_of(&self, graph: [u8; 16], name: &str) -> Option<u64> {
         let tensor = self.store.get(name)?;
         Some(volatile_tag(graph, name, &declared(&tensor)))
     }
 
-    /// Fails where clients may not publish rows.
+    /// Fails if clients may not declare tensors or publish rows.
     pub(crate) fn check_writable(&self) -> Result<(), Failure> {
         if self.is_writable {
             return Ok(());
         }
         let message =
-            "the server takes no volatile rows; start it writable, or with volatile tensors";
+            "the server accepts no volatile rows; start it writable, or with volatile tensors";
         Err(failure(FailureCode::ReadOnly, message))
     }
 
-    /// Returns the number and memory of the tensors.
     pub(crate) fn stats(&self) -> VolatileStats {
         let (n_tensors, n_bytes) = self.store.size();
         VolatileStats { n_tensors: u32::try_from(n_tensors).unwrap_or(u32::MAX), n_bytes }
@@ -140,7 +136,7 @@ fn declared(tensor: &VolatileTensor) -> Declared {
     }
 }
 
-/// Returns the refusal of rows that a client may not publish, or that are not here.
+/// Returns the failure for rows that a client may not publish, or that are not here.
 pub(crate) fn volatile_failure(tensor: &VolatileTensor, error: &VolatileError) -> Failure {
     let name = &tensor.shape().name;
     let code = match error {

@@ -138,7 +138,7 @@ fn a_server_that_has_the_version_too_takes_over_and_one_that_has_folded_it_does_
     // For any order of requests: the server's answer is reported, not that the other is away.
     for _ in 0..5 {
         let error = label(&pinned, 5).unwrap_err().to_string();
-        assert!(error.contains("version 1 are wanted"), "{error}");
+        assert!(error.contains("version 1 cannot be read here"), "{error}");
     }
     second.stop();
     lode_line("gather --graph x --pin --tensor feat --ids i --out o").failed(2, &["--graph"]);

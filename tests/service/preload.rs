@@ -168,7 +168,7 @@ fn a_tier_that_is_smaller_loads_the_rows_that_were_hot() {
     assert!(reads_of(&server, &load, &all_ids()) > 0.0);
     let log = server.stop_and_take_log();
     assert!(log.contains("damaged: checksum"), "{log}");
-    assert!(log.contains("partition 1 was expected, found 2"), "{log}");
+    assert!(log.contains("expected partition 1, found 2"), "{log}");
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn of_two_writers_the_second_is_fenced_and_rows_not_committed_are_not_overwritte
     home.push(&home.path("other"))
         .failed(1, &["fenced", "pull what is published into a new folder"]);
     assert!(files_below(&home.bucket()) == before, "nothing was published");
-    home.pull("other", &[]).failed(1, &["version 3 is here"]);
+    home.pull("other", &[]).failed(1, &["this folder is at version 3"]);
     home.pull("third", &["--version", "1"]).succeeded();
     home.push(&home.path("third")).failed(1, &["published at version 2, and version 1 is here"]);
     home.put(&home.path("third"), 7, false);

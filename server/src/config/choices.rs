@@ -1,4 +1,4 @@
-//! Choices of a configuration that people write as text: files of TLS, preloads, volatile tensors.
+//! Configuration values that are written as text: TLS files, preloads, volatile tensors.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -8,28 +8,28 @@ use lodestore_schema::limits::ROW_BYTES_MAX;
 use lodestore_store::{Dtype, TensorSpec};
 use thiserror::Error;
 
-/// PEM files of a server that speaks TLS.
+/// PEM files of a TLS server.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Its certificate, and those between it and an authority.
+    /// Certificate chain of the server.
     pub cert: PathBuf,
-    /// The key of its certificate.
+    /// Private key of the certificate.
     pub key: PathBuf,
-    /// Authorities of clients; none takes clients without a certificate.
+    /// Authorities that sign client certificates; `None` accepts clients without a certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Which tables are loaded after a start.
+/// Which tensors are preloaded after a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreloadChoice {
-    /// Each whose tier holds it.
+    /// Every tensor that fits its tier as a whole.
     Whole,
-    /// Each whose tier holds it, or whose tier has remembered rows.
+    /// Every tensor that fits its tier as a whole, or that has saved hot rows.
     Auto,
-    /// Nothing.
+    /// No tensor.
     Nothing,
-    /// The tensor of this name; what its tier holds of it, where that is not all and none of its
-    /// rows are remembered.
+    /// The tensor of this name: as a whole if it fits its tier, else its saved hot rows, else as
+    /// many rows as fit.
     Tensor(String),
 }
 
@@ -50,20 +50,20 @@ impl FromStr for PreloadChoice {
 pub struct VolatileChoice {
     /// Name, element type and width.
     pub spec: TensorSpec,
-    /// Rows that are claimed together, counted from the start of each partition; 0 for all of one.
+    /// Rows per claim, counted from the start of each partition; 0 for one claim per partition.
     pub range_rows: u32,
 }
 
-/// A text that is no volatile tensor.
+/// Text that does not describe a volatile tensor.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
-    "`{found}` is no volatile tensor: {reason}; write NAME:WIDTHxDTYPE, or NAME:WIDTHxDTYPE/ROWS for \
-     ROWS that are claimed together, such as h1:256xf32"
+    "`{found}` is not a volatile tensor: {reason}; write NAME:WIDTHxDTYPE, or \
+     NAME:WIDTHxDTYPE/ROWS for ROWS that are claimed together, such as h1:256xf32"
 )]
 pub struct BadVolatileChoice {
     /// The text.
     pub found: String,
-    /// The fault of it.
+    /// What is wrong with the text.
     pub reason: String,
 }
 
@@ -76,7 +76,7 @@ impl FromStr for VolatileChoice {
             let (width, rest) = rest.split_once('x')?;
             Some((name, width, rest))
         });
-        let (name, width, rest) = parts.ok_or_else(|| bad("there is no `:` or no `x`".into()))?;
+        let (name, width, rest) = parts.ok_or_else(|| bad("no `:` or no `x`".into()))?;
         let (dtype, range_rows) = match rest.split_once('/') {
             Some((dtype, rows)) => (dtype, rows.parse().ok().filter(|&rows: &u32| rows > 0)),
             None => (rest, Some(0)),
@@ -87,7 +87,7 @@ impl FromStr for VolatileChoice {
         let spec = TensorSpec::new(name, dtype, width).map_err(|error| bad(error.to_string()))?;
         if spec.row_bytes() > ROW_BYTES_MAX {
             let n_bytes = spec.row_bytes();
-            return Err(bad(format!("rows of {n_bytes} bytes, {ROW_BYTES_MAX} are the most")));
+            return Err(bad(format!("rows of {n_bytes} bytes, the limit is {ROW_BYTES_MAX}")));
         }
         Ok(Self { spec, range_rows })
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_read_and_what_is_wrong_is_named() {
+    fn volatile_choices_parse_and_errors_name_the_fault() {
         let read = |text: &str| text.parse::<VolatileChoice>();
         let h1 = read("h1:256xf32").unwrap();
         assert_eq!((h1.spec.row_bytes(), h1.range_rows), (1024, 0));

@@ -1,4 +1,4 @@
-//! Settings of a server, and their check before any file is opened.
+//! Settings of a server, and their validation before any file is opened.
 
 mod choices;
 
@@ -15,84 +15,85 @@ use crate::limits::{SHARDS_MAX, TIER_BYTES_DEFAULT};
 
 pub use choices::{BadVolatileChoice, PreloadChoice, TlsFiles, VolatileChoice};
 
-/// Keeps the rows that many batches share and needs little time per row: see
+/// Keeps the rows that many batches share, at a low cost per row; see
 /// benches/notes/cache-policies.md.
 const POLICY_DEFAULT: PolicyKind = PolicyKind::Sieve;
 
-/// The server's own user.
+/// Read and write for the server's own user only.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
-/// Settings of a server: the graph, its addresses and its bounds.
+/// Settings of a server: graph, addresses and bounds.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Directory of the graph.
     pub graph: PathBuf,
-    /// Version and revision of the program, as metrics and the status page show them.
+    /// Version and revision of the program, shown by metrics and the status page.
     pub program: String,
-    /// Partitions to serve; all of them if empty.
+    /// Partitions to serve; all if empty.
     pub parts: Vec<PartId>,
-    /// Serve those whose folders are here instead, and take in and give up others while it runs.
+    /// Serve the partitions whose folders are here instead, and let clients move partitions in and
+    /// out at run time.
     pub local_parts: bool,
-    /// TCP address; port 0 takes a free one.
+    /// TCP address; port 0 selects a free port.
     pub listen: Option<SocketAddr>,
-    /// Path of a Unix socket; shard `i` listens on `PATH.i` besides.
+    /// Path of a Unix socket; shard `i` also listens on `PATH.i`.
     pub unix: Option<PathBuf>,
-    /// The first of the TCP ports of the shards, one after the other; free ones unless given.
+    /// First of the consecutive TCP ports of the shards; `None` selects free ports.
     pub shard_port_base: Option<u16>,
-    /// Mode of the Unix sockets: which users may open them.
+    /// Mode of the Unix sockets: which users may connect.
     pub unix_mode: u32,
-    /// TCP address of metrics, health checks and the status page; none unless given.
+    /// TCP address of metrics, health checks and the status page; `None` for no such port.
     pub metrics: Option<SocketAddr>,
-    /// Executors; 0 takes one per core.
+    /// Number of shards; 0 for one per core.
     pub n_shards: u16,
-    /// Bytes that the host tiers of all shards and tensors take together, bookkeeping included; 0
-    /// reads every row from disk.
+    /// Bytes of the host tiers of all shards and tensors together, bookkeeping included; 0 reads
+    /// every row from disk.
     pub tier_bytes: u64,
-    /// Which rows the tiers keep; one that needs no plan.
+    /// Cache policy of the tiers; one that needs no plan.
     pub policy: PolicyKind,
-    /// Tables that are loaded into their tiers after the start.
+    /// Tensors that are loaded into their tiers after the start.
     pub preload: Vec<PreloadChoice>,
-    /// Where it is remembered which rows were resident; a folder in the graph's unless given.
+    /// Folder of the saved lists of hot rows; `None` for a folder inside the graph's.
     pub state_dir: Option<PathBuf>,
-    /// Tensors in memory alone, over the partitions that are served; part of `tier_bytes`. With any
-    /// of them, and on a writable server, clients may declare others and publish rows, which over
-    /// TCP needs what `writable` needs.
+    /// Tensors that are held in memory only, over the served partitions; counted in `tier_bytes`.
+    /// If there are any, or if the server is writable, clients may declare further ones and publish
+    /// rows. Over TCP that has the same conditions as `writable`.
     pub volatile: Vec<VolatileChoice>,
-    /// Take pushes, commits and compactions: locks the partitions against other writers. Over TCP
-    /// it needs `token`, `tls.client_ca` or `insecure`, and so does `local_parts`.
+    /// Accept pushes, commits and compactions; locks the partitions against other writers. Over TCP
+    /// this requires `token`, `tls.client_ca` or `insecure`, and so does `local_parts`.
     pub writable: bool,
-    /// With `writable`: which versions stay readable when files are folded, in the background or as
-    /// clients ask for it.
+    /// With `writable`: the versions that stay readable after a compaction, whether it runs in the
+    /// background or for a client.
     pub keep: KeepRule,
-    /// Addresses of the writers whose versions the folder follows; then no puts are taken.
+    /// Addresses of the writers that this server follows; a follower rejects puts.
     pub follow: Option<String>,
-    /// With `follow`: serve those of `parts` that are in the folder, and others as
+    /// With `follow`: serve those of `parts` that are in the folder, and further ones when
     /// [`Installer::adopt`](crate::installer::Installer::adopt) adds them.
     pub grows: bool,
-    /// Report how far commits are published elsewhere:
+    /// Report which commits are published elsewhere:
     /// [`Server::publishing`](crate::server::Server::publishing).
     pub publishes: bool,
-    /// With `publishes`: why no puts and commits are taken before
+    /// With `publishes`: why puts and commits are rejected until
     /// [`Publishing::resume`](crate::installer::Publishing::resume).
     pub paused: Option<String>,
-    /// Token that clients over TCP must show first. A Unix socket is protected by its mode instead.
+    /// Token that TCP clients must send first. A Unix socket is protected by its mode instead.
     pub token: Option<Tokens>,
-    /// Token that clients over TCP must show first to move partitions; it admits them as `token`
-    /// does. Without one that is for clients of the same machine.
+    /// Token that TCP clients must send first to move partitions; it also admits a client as
+    /// `token` does. `None` allows moves only to clients of the same machine.
     pub admin_token: Option<Tokens>,
-    /// TLS on every TCP port of rows; in the clear unless given.
+    /// TLS for every TCP port that serves rows; `None` for plain TCP.
     pub tls: Option<TlsFiles>,
-    /// Allow an address that others can reach, and changes by every user of the machine over
-    /// loopback, without authentication.
+    /// Allow a non-loopback address without authentication, and changes by every user of the
+    /// machine over loopback.
     pub insecure: bool,
-    /// Allow an address of metrics that others can reach, without a token or with one in the clear.
+    /// Allow metrics on a non-loopback address without a token, or with a token sent without TLS.
     pub metrics_insecure: bool,
-    /// Names under which the metrics port may be asked, besides numbers and `localhost`.
+    /// Host names that the metrics port accepts, besides IP addresses and `localhost`.
     pub metrics_hosts: Vec<String>,
 }
 
 impl ServerConfig {
-    /// Serves all of `graph` with default settings; the caller adds a listener.
+    /// Returns default settings to serve all of `graph`; the caller adds a listener.
     #[must_use]
     pub fn new(graph: impl Into<PathBuf>) -> Self {
         Self {
@@ -126,7 +127,7 @@ impl ServerConfig {
         }
     }
 
-    /// Checks all that can be wrong without looking at the graph; returns the number of shards.
+    /// Checks all settings that do not depend on the graph; returns the number of shards.
     pub(crate) fn check(&self) -> Result<u16, ServerError> {
         if self.listen.is_none() && self.unix.is_none() {
             return Err(ServerError::NoListener);
@@ -172,9 +173,9 @@ impl ServerConfig {
 mod tests {
     use super::*;
 
-    /// Every combination of door, changes and proof, against the rule in plain words.
+    /// Every combination of listener, changes and credentials, against the rule in plain words.
     #[test]
-    fn changes_over_tcp_need_proof_of_who_makes_them() {
+    fn changes_over_tcp_need_authentication() {
         let token = || Some(Tokens::parse("token-token-token-token").unwrap());
         let files = |client_ca: bool| TlsFiles {
             cert: "cert".into(),

@@ -1,5 +1,4 @@
-//! A partition that is moved over a connection, step by step. Its files come as for a server that
-//! follows this one.
+//! Steps of moving a partition over a connection. Its files are fetched as by a follower.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,19 +15,19 @@ use super::{Connection, ConnectionError};
 use crate::error::{failure, store_failure};
 use crate::shard::Shard;
 
-/// The copy of a connection; it ends with it.
+/// The copy that runs on a connection; it ends with the connection.
 pub(super) struct Copying {
     copy: PartCopy,
     /// Number of the move.
     id: u64,
 }
 
-/// The reply of a step, and the body that follows it.
+/// The reply to a step, and its body.
 type Step<T> = Result<(T, Vec<u8>), Failure>;
 
 impl Connection {
-    /// Does a step and answers. Steps have no deadline of their own: a client that has left is
-    /// noticed at the next.
+    /// Runs a step of a move and replies. Steps have no deadline of their own; a client that has
+    /// disconnected is noticed at its next step.
     pub(super) async fn copy(
         mut self,
         shard: &Rc<Shard>,
@@ -60,13 +59,14 @@ impl Connection {
         }
         let copying = self.copying.take().filter(|copying| copying.copy.part() == part);
         let Some(Copying { mut copy, id }) = copying else {
-            let message = format!("partition {part} is not copied over this connection; open it");
+            let message =
+                format!("partition {part} is not copied over this connection; open a copy");
             return Err(failure(FailureCode::Invalid, message));
         };
         if let CopyStep::Release { to } = step {
             if id == 0 {
                 self.copying = Some(Copying { copy, id });
-                let message = "this copy takes nothing away; open it under the number of a move";
+                let message = "this copy releases nothing; open it with the number of a move";
                 return Err(failure(FailureCode::Invalid, message));
             }
             shard.release(copy, id, to).await?;
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     async fn open_copy(&mut self, shard: &Rc<Shard>, part: PartId, id: u64) -> Step<Copied> {
-        // One at a time: the one before ends here.
+        // One copy at a time: opening another ends the previous one.
         self.copying = None;
         let opened = shard.begin_copy(part, id).await?;
         let is_given_up = opened.is_none();
@@ -91,7 +91,7 @@ impl Connection {
         Ok((Copied { is_given_up, ..Copied::default() }, Vec::new()))
     }
 
-    /// Does a step of following a partition and answers, behind all pulls.
+    /// Runs a step of following a partition at low priority and replies.
     pub(super) async fn follow(
         mut self,
         shard: &Rc<Shard>,
@@ -128,8 +128,8 @@ impl Connection {
                 let body = files.manifest().to_bytes();
                 if body.len() > COPY_PIECE_BYTES {
                     let message = format!(
-                        "the list of its files takes {} bytes, the limit is {COPY_PIECE_BYTES}: compact \
-                         it first",
+                        "the list of the partition's files has {} bytes, the limit is \
+                         {COPY_PIECE_BYTES}; compact the partition first",
                         body.len()
                     );
                     return Err(failure(FailureCode::TooLarge, message));
@@ -143,7 +143,7 @@ impl Connection {
                 let is_of = |files: &&Arc<PartFiles>| files.manifest().part() == part;
                 let Some(files) = self.following.as_ref().filter(is_of).map(Arc::clone) else {
                     let message = format!(
-                        "partition {part} is not followed over this connection; ask for its manifest"
+                        "partition {part} is not followed on this connection; ask for its manifest"
                     );
                     return Err(failure(FailureCode::Invalid, message));
                 };
@@ -160,13 +160,13 @@ impl Connection {
     }
 }
 
-/// Returns a step that seals, or reads pending rows. Blocks.
+/// Seals a copy or reads its pending rows. Blocks.
 fn step_of(copy: &mut PartCopy, step: CopyStep) -> Result<(Copied, Vec<u8>), StoreError> {
     let (mut copied, mut piece) = (Copied::default(), Vec::new());
     match step {
         CopyStep::Pending => copied.is_last = copy.next_pending(COPY_PIECE_BYTES, &mut piece)?,
         CopyStep::Seal => copied.version = copy.seal()?,
-        // A connection that takes these steps does not come here.
+        // The connection handles these steps itself.
         CopyStep::Open { .. }
         | CopyStep::Release { .. }
         | CopyStep::Adopt

@@ -1,6 +1,6 @@
-//! The admission of a connection: TLS, hellos, token, all of it within one time.
+//! Admission of a connection: TLS, hellos and token, all within one timeout.
 //!
-//! Until then it takes a few hundred bytes, and under TLS the memory of a handshake.
+//! Until then a connection uses a few hundred bytes, plus the memory of a TLS handshake.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,13 +25,13 @@ use crate::error::failure;
 use crate::limits::{HELLO_TIMEOUT, REFUSAL_LINGER};
 use crate::tls_scheduler::{TlsScheduler, in_turn};
 
-/// Bytes taken at a time, and forgotten, of what a client that is refused still sends.
+/// Size of the buffer that discards what a refused client still sends.
 const LINGER_BYTES: usize = 4 << 10;
-/// Bytes taken in all of what it still sends.
+/// Maximum bytes discarded of what a refused client still sends.
 const LINGER_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
-    /// Lets a client in, or shows it out.
+    /// Admits a client, or refuses it.
     pub(crate) async fn enter(
         stream: TcpStream,
         socket: Rc<OwnedFd>,
@@ -76,18 +76,17 @@ impl Connection {
         if is_known {
             return Ok(this);
         }
-        let message = "the client shows no token, or a wrong one; give the token file that the server \
-                       has";
+        let message = "the client sent no token, or a wrong one; use the token file of the server";
         this.reject(failure(FailureCode::Unauthenticated, message)).await?;
         Err(ConnectionError::Unauthenticated)
     }
 
-    /// Answers the client's hello, and returns the version of the wire that both speak.
+    /// Replies to the client's hello; returns the wire version that both speak.
     async fn agree(&mut self) -> Result<u16, ConnectionError> {
         let mut theirs = [0; HELLO_BYTES];
         self.stream.read_exact(&mut theirs).await?;
         let (answer, agreed) = WireVersions::SPOKEN.answer(&theirs);
-        // A peer that speaks something else, such as TLS, sees what this is.
+        // A peer of another protocol, such as TLS, receives the hello that identifies this one.
         let is_other = matches!(agreed, Err(WireError::Magic { .. }));
         let answer = answer.or_else(|| is_other.then(|| WireVersions::SPOKEN.hello()));
         if let Some(answer) = answer {
@@ -97,8 +96,8 @@ impl Connection {
         Ok(agreed?)
     }
 
-    /// Returns whether the first request has one of these tokens, or the admin's, which is worth
-    /// more.
+    /// Returns whether the first request has one of these tokens, or the admin token, which implies
+    /// them.
     async fn tells(
         &mut self,
         policy: &AuthPolicy,
@@ -114,12 +113,12 @@ impl Connection {
             RequestBody::Authenticate { token } if prefix.body_bytes == 0 => Some(token),
             _ => None,
         };
-        // Both are compared, whatever either comes to.
+        // Evaluates both comparisons, for constant time.
         Ok(found.is_some_and(|found| self.permissions.hear(policy, &found) | tokens.take(&found)))
     }
 
-    /// Sends the reason why a client is not served, and waits a moment for it to read that. Closing
-    /// while bytes of the client are unread would discard the answer.
+    /// Sends the reason of a refusal, and lingers until the client has read it: closing while bytes
+    /// of the client are unread would discard the reply.
     pub(crate) async fn reject(&mut self, refusal: Failure) -> Result<(), ConnectionError> {
         self.pace = SlowReaderLimit::default();
         self.reply(&Reply::Failure(refusal)).await?;
@@ -130,12 +129,12 @@ impl Connection {
                 if self.stream.read(&mut bytes).await? == 0 {
                     break;
                 }
-                // Bytes that are there are not waited for.
+                // Bytes that are already buffered do not suspend the read.
                 glommio::executor().yield_now().await;
             }
             Ok(())
         };
-        // However that ends, it has had its time.
+        // Errors do not matter: the reply was sent.
         let _ = io_timeout(REFUSAL_LINGER, linger).await;
         Ok(())
     }

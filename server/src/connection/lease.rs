@@ -1,10 +1,10 @@
-//! Rows leased to a client of the same machine. It maps the memory of the shard's tier to read,
-//! receives the slots, and copies the rows itself. No row is copied twice, and the shard serves the
-//! next request meanwhile.
+//! Rows leased to a client of the same machine. The client maps the shard's tier for reading,
+//! receives slot numbers, and copies the rows itself. No row is copied twice, and the shard serves
+//! the next request meanwhile.
 //!
-//! While a lease lasts no slot gets another row (`lodestore_cache::Directory::lease`). It ends when
-//! the client says that it has taken the rows, asks for something else, or leaves. One that does
-//! nothing is cut off, after twice the time for which a client believes what it has copied.
+//! While a lease lasts, no slot is reassigned (`lodestore_cache::Directory::lease`). The lease ends
+//! when the client acknowledges the rows, sends another request, or disconnects. A silent client is
+//! disconnected after twice the time for which a client trusts the rows that it copied.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::stats::count;
 
 const _: () = assert!(WRITE_TIMEOUT.as_secs() >= 2 * LENT_FOR.as_secs());
 
-/// The rows of a tensor that stay where they are for a client.
+/// A lease on the rows of a tensor for a client.
 pub(super) struct SlotLease {
     shard: Rc<Shard>,
     tensor: u16,
@@ -39,8 +39,7 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        // At a stop a client cannot say any more that it has taken the rows, and may still be at
-        // it.
+        // At a stop the client can no longer acknowledge the rows, and may still be copying them.
         if !self.shard.is_ending()
             && let Ok(rows) = self.shard.tensor(self.tensor)
         {
@@ -50,7 +49,7 @@ impl Drop for SlotLease {
 }
 
 impl Connection {
-    /// Answers a request for the memory of a tier.
+    /// Replies to a request for the memory of a tier.
     pub(super) async fn lease_memory(
         &mut self,
         shard: &Shard,
@@ -58,12 +57,12 @@ impl Connection {
     ) -> Result<(), RequestError> {
         let refuse = |message: &str| Err(failure(FailureCode::Invalid, message).into());
         let Some(shared) = &self.shared else {
-            return refuse("rows are lent to connections that share memory: ask for that first");
+            return refuse("leases need shared memory; request that first");
         };
         if shared.leased.contains(&tensor) {
-            return refuse("this connection has the memory of this tensor already");
+            return refuse("this connection already maps the memory of this tensor");
         }
-        // Without one, rows are sent as to other clients.
+        // A tier without a file: rows are sent as to other clients.
         let Some((file, offset, n_bytes)) = shard.tensor(tensor)?.tier_file() else {
             return Ok(self.reply(&Reply::Lent { n_bytes: 0, offset: 0 }).await?);
         };
@@ -74,8 +73,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the client the places of rows, chunk after chunk, up to the first chunk with a row
-    /// outside memory. Returns the number of rows whose places were sent.
+    /// Sends the client the slots of rows, chunk after chunk, until the first chunk with a row that
+    /// is not in memory. Returns the number of rows whose slots were sent.
     pub(super) async fn lease_rows(
         &mut self,
         shard: &Rc<Shard>,
@@ -92,12 +91,13 @@ impl Connection {
         }
         let lease = SlotLease::new(shard, tensor)?;
         let mut n_told = 0;
-        // The client, too, needs time until the rows are no longer believed.
+        // The client also needs time to copy, before the lease is no longer trusted.
         for chunk in ids.chunks(LENT_CHUNK_ROWS).take_while(|_| sent.elapsed() < LENT_FOR / 2) {
             self.check_present(shard)?;
             let slots = body_room(frame, size_of_val(chunk));
             let find = async {
-                // Without a wait between: what is in memory is of the version that is read.
+                // No await in between, so the rows in memory are of the version that the pull
+                // reads.
                 if rows.is_at(cut) { rows.slots_of(&shard.plan, chunk, slots) } else { Ok(false) }
             };
             if !with_deadline(deadline, find).await? {

@@ -1,4 +1,4 @@
-//! One client's connection: entry, then requests one after the other until it leaves.
+//! One client's connection: admission, then one request after the other until it disconnects.
 
 mod copy;
 mod entry;
@@ -43,46 +43,46 @@ use stream::Stream;
 
 pub(crate) use shared::REGION_BYTES;
 
-/// One connection. The state kept between requests is small: bulk buffers are borrowed.
+/// One connection. It keeps little state between requests: large buffers are borrowed.
 pub(crate) struct Connection {
     stream: Stream,
-    /// The same socket, to see whether the client has left.
+    /// The same socket, polled to detect that the client has disconnected.
     socket: Rc<OwnedFd>,
-    /// Version of the wire that both ends have agreed on.
+    /// Negotiated version of the wire.
     version: u16,
-    /// Whether that is a Unix socket.
+    /// Whether the socket is a Unix socket.
     is_local: bool,
     permissions: Permissions,
-    /// Memory that the client reads rows from, if it has asked for some.
+    /// Shared memory for rows, if the client has requested it.
     shared: Option<Shared>,
-    /// Rows that it may be reading elsewhere.
+    /// Lease of rows that the client may be copying.
     lease: Option<SlotLease>,
-    /// A partition that is copied over it.
+    /// Copy of a partition that runs over this connection.
     copying: Option<Copying>,
-    /// The files of a partition that a follower fetches over it.
+    /// Files of a partition that a follower fetches over this connection.
     following: Option<Arc<PartFiles>>,
-    /// What it has said of itself as a follower.
+    /// State that the client has reported as a follower.
     follower: Option<FollowerPlace>,
-    /// Volatile rows that it publishes.
+    /// Claims on volatile rows that the client publishes.
     claims: Vec<Claims>,
     lag: QueueDelay,
-    /// Length of the reply that is being sent.
+    /// Allowance for the reply that is being sent.
     pace: SlowReaderLimit,
     head: Vec<u8>,
 }
 
-/// A pull whose ids are still to be read.
+/// A pull whose ids are not read yet.
 struct PendingPull {
     tensor: u16,
     kind: PullKind,
-    /// Length of the ids.
+    /// Bytes of the ids.
     n_bytes: usize,
-    /// The only one that will do; 0 for the newest.
+    /// The only acceptable version; 0 for the newest.
     version: u32,
-    /// The lowest that will do, or those to read.
+    /// The lowest acceptable versions, or with `exactly` the versions to read.
     floors: Versions,
     exactly: bool,
-    /// When the client asked for it, as far as that is known.
+    /// When the client sent the request, as far as known.
     sent: Instant,
     deadline: Instant,
 }
@@ -94,11 +94,11 @@ pub(crate) enum ConnectionError {
     Wire(#[from] WireError),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("no TLS: {0}")]
+    #[error("TLS handshake failed: {0}")]
     Tls(io::Error),
-    #[error("it did not tell the token")]
+    #[error("client did not authenticate")]
     Unauthenticated,
-    #[error("the client has left before its answer")]
+    #[error("client disconnected before its reply")]
     Left,
     #[error("a request panicked")]
     Panic,
@@ -107,7 +107,7 @@ pub(crate) enum ConnectionError {
 /// Error of a request.
 #[derive(Debug, Error)]
 pub(crate) enum RequestError {
-    /// The client is answered why, and the connection continues.
+    /// The client receives the failure, and the connection continues.
     #[error("refused: {0:?}")]
     Refused(Failure),
     /// The connection ends.
@@ -142,7 +142,7 @@ impl ConnectionError {
 }
 
 impl Connection {
-    /// Serves until the client leaves, breaks the wire's rules, or the shard stops.
+    /// Serves requests until the client disconnects, violates the protocol, or the shard stops.
     pub(crate) async fn serve(
         mut self,
         shard: &Rc<Shard>,
@@ -154,9 +154,9 @@ impl Connection {
             let was_first = std::mem::take(&mut is_first);
             if let RequestBody::Authenticate { token } = request.body {
                 if !was_first {
-                    return Err(bad_request("a token, which is only shown in the first request"));
+                    return Err(bad_request("a token is only valid in the first request"));
                 }
-                // The client is admitted; a token that is not needed has no answer.
+                // The client is already admitted. A token that is not required has no reply.
                 self.permissions.hear(&shard.plan.auth.policy(), &token);
                 self.drain(prefix.body_bytes).await?;
                 continue;
@@ -176,7 +176,7 @@ impl Connection {
             let done = AssertUnwindSafe(answer).catch_unwind().await;
             self = match done {
                 Ok(result) => result?,
-                // One panicking task would stop the whole executor.
+                // A panic that escapes a task would stop the whole executor.
                 Err(_) => return Err(ConnectionError::Panic),
             };
             running.answered();
@@ -184,23 +184,23 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a frame without a limit, unless the client has leased rows or its place is needed.
-    /// Returns `None` when it has left between frames.
+    /// Waits for a frame without a timeout, unless the client has leased rows. Returns `None` if
+    /// the client disconnects between frames.
     async fn next_prefix(&mut self, idle: &IdleClock) -> Result<Option<Prefix>, ConnectionError> {
         let mut bytes = [0; PREFIX_BYTES];
-        // Between two steps of a copy it is not idle. Nor is a client that copies leased rows or
-        // has claimed rows.
+        // Between two steps of a copy the connection is not idle, nor while its client copies
+        // leased rows or has claims.
         if self.copying.is_none() && self.lease.is_none() && self.claims.is_empty() {
             idle.begin();
         }
         let mut read = self.stream.read(&mut bytes);
         let read = match poll_once(&mut read).await {
-            // A socket that always has bytes is never waited for: others would wait for ever.
+            // A socket that always has bytes never suspends, which would starve other tasks.
             Some(read) => {
                 glommio::executor().yield_now().await;
                 read
             }
-            // Who has rows on lease is not waited for as long as it likes.
+            // A lease must end, so its client has a timeout.
             None if self.lease.is_some() => io_timeout(WRITE_TIMEOUT, read).await,
             None => read.await,
         };
@@ -222,7 +222,7 @@ impl Connection {
         Ok(Request::decode(&self.head)?)
     }
 
-    /// Answers one request. The connection moves through, since bulk runs as a task of its own.
+    /// Handles one request. The connection is passed by value because bulk runs in its own task.
     async fn answer(
         mut self,
         shard: &Rc<Shard>,
@@ -277,7 +277,7 @@ impl Connection {
         }
     }
 
-    /// Answers a request without rows, whose body means nothing.
+    /// Handles a request without rows; its body is ignored.
     async fn answer_short(
         mut self,
         shard: &Rc<Shard>,
@@ -317,13 +317,13 @@ impl Connection {
                 committed.map(|(version, label)| Reply::Committed { version, label })
             }
             _ => {
-                Err(failure(FailureCode::Internal, "a request with rows was taken for one without"))
+                Err(failure(FailureCode::Internal, "a request with rows was handled without rows"))
             }
         };
         self.reply_or_refuse(shard, reply.map_err(RequestError::from)).await
     }
 
-    /// Reads the body of a push once it has room, and has it put.
+    /// Reads the body of a push within its reserved memory, and stages or writes its rows.
     async fn push(
         &mut self,
         shard: &Rc<Shard>,
@@ -346,7 +346,7 @@ impl Connection {
         Ok(Reply::Pushed { version })
     }
 
-    /// Ends an answer that was sent, or sends why there is none.
+    /// Ends a request whose reply was sent, or sends its failure.
     async fn end_answer(
         self,
         shard: &Shard,
@@ -358,7 +358,7 @@ impl Connection {
         }
     }
 
-    /// Sends a reply that has no rows, or why there is none.
+    /// Sends a reply without rows, or the failure.
     async fn reply_or_refuse(
         mut self,
         shard: &Shard,
@@ -377,26 +377,26 @@ impl Connection {
     }
 }
 
-/// Runs work of a connection behind latency-bound work.
+/// Runs work of a connection at low priority.
 async fn in_bulk(
     shard: &Shard,
     work: impl Future<Output = Result<Connection, ConnectionError>> + 'static,
 ) -> Result<Connection, ConnectionError> {
-    // One panicking task would stop the whole executor.
+    // A panic that escapes a task would stop the whole executor.
     let work = AssertUnwindSafe(work).catch_unwind();
     shard.spawn_bulk(async { work.await.unwrap_or(Err(ConnectionError::Panic)) }).await
 }
 
-/// Returns the error for a request that ends the connection.
+/// Returns the error for a request that breaks the protocol.
 fn bad_request(reason: &str) -> ConnectionError {
     WireError::Malformed { message: "request", reason: reason.to_owned() }.into()
 }
 
-/// Checks a request before its body is read. It fails if the connection's version does not have the
-/// request, the deadline has passed, or it names another graph.
+/// Checks a request before its body is read. Fails if the negotiated version lacks the request, the
+/// deadline has passed, or the request names another graph.
 fn check(shard: &Shard, request: &Request, version: u16, is_late: bool) -> Result<(), Failure> {
     request.body.check_version(version).map_err(|error| {
-        // A peer without ranges does not know the code.
+        // A peer of these versions does not know `unsupported`.
         let code = match version <= WIRE_VERSION_PLAIN_MAX {
             true => FailureCode::Invalid,
             false => FailureCode::Unsupported,

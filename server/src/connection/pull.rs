@@ -14,11 +14,11 @@ use crate::rows::Want;
 use crate::shard::{Asked, Shard};
 use crate::stats::count;
 
-/// The chunks of an answer, and the present one.
+/// Chunks of a reply, and the current one.
 pub(super) struct PullAnswer {
     ring: Ring,
     rows: Range<usize>,
-    /// Whether chunks come through shared memory, and whether this one does.
+    /// Whether chunks may use shared memory, and whether the current one does.
     shares: bool,
     is_shared: bool,
 }
@@ -52,7 +52,7 @@ impl Connection {
         sent
     }
 
-    /// Gathers and sends chunk after chunk of one cut, as long as a pull waits for them.
+    /// Gathers and sends the chunks of one cut, unless the client disconnects.
     async fn send_rows(
         &mut self,
         shard: &Rc<Shard>,
@@ -61,7 +61,7 @@ impl Connection {
     ) -> Result<(), RequestError> {
         let &PendingPull { tensor, kind, version, exactly, deadline, .. } = asked;
         let row_bytes = shard.row_bytes(tensor);
-        // Before rows are lent, too: the version is in use.
+        // Resolved before rows are leased, too: this marks the version as in use.
         let wanted = Asked { version, floors: &asked.floors, exactly };
         let cut = &with_deadline(deadline, shard.cut_of(wanted, ids)).await?;
         let first_row = self.lease_rows(shard, asked, cut, ids, frame).await?;
@@ -70,7 +70,7 @@ impl Connection {
         }
         let mut answer = self.chunks(first_row, ids.len(), row_bytes);
         let turn = shard.read_turn(kind, deadline);
-        // An empty list is answered by one empty chunk.
+        // An empty request receives one empty chunk.
         loop {
             self.check_present(shard)?;
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
@@ -92,14 +92,14 @@ impl Connection {
         }
     }
 
-    /// Returns the chunks of an answer with the rows from `first_row` on up to `n_rows`.
+    /// Returns the chunks of a reply with the rows `first_row..n_rows`.
     pub(super) fn chunks(&self, first_row: usize, n_rows: usize, row_bytes: usize) -> PullAnswer {
         let ring = Ring::new(first_row, n_rows, row_bytes);
         PullAnswer { ring, rows: first_row..first_row, shares: self.shares(ring), is_shared: false }
     }
 
-    /// Begins the next chunk: waits for its place in shared memory, if it has one. Returns its
-    /// rows, and where these are to be gathered: there, or behind the head room of `frame`.
+    /// Begins the next chunk; waits for its slot in shared memory, if it uses one. Returns its
+    /// rows, and the buffer to gather them into: the slot, or `frame` behind the head room.
     pub(super) async fn next_place<'a>(
         &'a mut self,
         shard: &Shard,
@@ -115,7 +115,7 @@ impl Connection {
         Ok((answer.rows.clone(), place.unwrap_or_else(|| body_room(frame, n_bytes))))
     }
 
-    /// Sends the chunk that was gathered. Returns whether it was the last.
+    /// Sends the gathered chunk. Returns whether it was the last one.
     pub(super) async fn send_chunk(
         &mut self,
         shard: &Shard,
@@ -137,7 +137,7 @@ impl Connection {
         Ok(answer.rows.end == answer.ring.n_rows)
     }
 
-    /// Sends a reply whose body is in the frame, behind the room for its head.
+    /// Sends a reply whose body is in `frame`, behind the head room.
     pub(super) async fn write_chunk(
         &mut self,
         reply: &Reply,

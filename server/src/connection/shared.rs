@@ -1,10 +1,11 @@
-//! Rows for a client of the same machine, passed by memory that both map. The client asks for the
-//! memory once on a Unix socket. Only the server writes to it, and it is freed with the connection.
+//! Rows for a client of the same machine, in memory that both processes map. The client requests
+//! the memory once on a Unix socket. Only the server writes to it, and it is freed with the
+//! connection.
 //!
-//! The memory is a ring of slots, a chunk each. Chunk `i` of an answer is in slot `i` modulo their
-//! number. Where a later chunk of the same answer needs the slot, the client says when it has taken
-//! the rows. All slots are free when a pull begins. A client that asks again before it took the
-//! last answer spoils its own rows only.
+//! The memory is a ring of slots of one chunk each. Chunk `i` of a reply uses slot `i` modulo the
+//! number of slots. If a later chunk of the same reply needs the slot, the client acknowledges the
+//! chunk after it has copied the rows. All slots are free when a pull begins. A client that sends
+//! another request before it has copied the last reply corrupts only its own rows.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -25,15 +26,15 @@ use crate::limits::{CHUNK_ROWS_MAX, SHARED_SLOTS};
 use crate::shard::Shard;
 use crate::shared_memory::Region;
 
-/// Bytes of the memory of one connection.
+/// Bytes of the shared memory of one connection.
 pub(crate) const REGION_BYTES: usize = SHARED_SLOTS * CHUNK_BYTES;
 
-/// The memory of one connection.
+/// Shared memory of one connection.
 pub(super) struct Shared {
     region: Region,
-    /// Chunks that the client has not acknowledged: awaited ones, and a lease counts as one.
+    /// Chunks that the client has not acknowledged; a lease counts as one.
     pub(super) n_untaken: usize,
-    /// Tensors whose tiers the client reads.
+    /// Tensors whose tiers the client maps.
     pub(super) leased: Vec<u16>,
     _room: StaticPermit,
 }
@@ -44,10 +45,10 @@ pub(super) fn chunk_rows(row_bytes: usize) -> usize {
     (CHUNK_BYTES / row_bytes).clamp(1, CHUNK_ROWS_MAX)
 }
 
-/// Places of the chunks of one answer in the ring.
+/// Slots of the chunks of one reply in the ring.
 #[derive(Clone, Copy)]
 pub(super) struct Ring {
-    /// The first row that comes this way.
+    /// First row that uses the ring.
     first: usize,
     pub(super) n_rows: usize,
     pub(super) chunk_rows: usize,
@@ -55,52 +56,52 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Returns the ring of the rows from `first` on, up to `n_rows`.
+    /// Returns the ring of the rows `first..n_rows`.
     pub(super) fn new(first: usize, n_rows: usize, row_bytes: usize) -> Self {
         Self { first, n_rows, chunk_rows: chunk_rows(row_bytes), row_bytes }
     }
 
-    /// Returns whether chunks fit a slot, which one of a single long row does not, and are worth
-    /// one: then all are but the last.
+    /// Returns whether chunks fit into a slot and are long enough for shared memory. A chunk of a
+    /// single long row does not fit. If one chunk qualifies, all do except perhaps the last.
     fn fits(self) -> bool {
         (SHARED_CHUNK_BYTES_MIN..=CHUNK_BYTES).contains(&(self.chunk_rows * self.row_bytes))
     }
 
-    /// Returns the place of the chunk that begins with this row; `None` for a chunk too short to be
-    /// worth it.
+    /// Returns the bytes of the ring for the chunk that begins with this row; `None` for a chunk
+    /// that is too short.
     fn place(self, first_row: usize) -> Option<Range<usize>> {
         let n_bytes = (self.n_rows - first_row).min(self.chunk_rows) * self.row_bytes;
         let start = (first_row - self.first) / self.chunk_rows % SHARED_SLOTS * CHUNK_BYTES;
         (n_bytes >= SHARED_CHUNK_BYTES_MIN).then_some(start..start + n_bytes)
     }
 
-    /// Returns whether a later chunk comes to the place of the one that begins with this row.
+    /// Returns whether a later chunk reuses the slot of the chunk that begins with this row.
     fn comes_again(self, first_row: usize) -> bool {
         first_row + SHARED_SLOTS * self.chunk_rows < self.n_rows
     }
 
-    /// Returns whether the place of the chunk that begins with this row had one before.
+    /// Returns whether an earlier chunk used the slot of the chunk that begins with this row.
     fn had_another(self, first_row: usize) -> bool {
         first_row - self.first >= SHARED_SLOTS * self.chunk_rows
     }
 }
 
 impl Connection {
-    /// Answers a request for memory.
+    /// Handles a request for shared memory.
     pub(super) fn share(&mut self, shard: &Shard) -> Result<(), RequestError> {
         let refuse = |code, message: &str| Err(failure(code, message).into());
         if !self.is_local {
             return refuse(FailureCode::Invalid, "memory is shared over Unix sockets only");
         }
         if self.shared.is_some() {
-            return refuse(FailureCode::Invalid, "this connection has memory already");
+            return refuse(FailureCode::Invalid, "this connection has shared memory already");
         }
         let Some(room) = shard.take_shared_room(REGION_BYTES) else {
-            let message = "no memory is left to share; rows come by the socket as well";
+            let message = "no shared memory is left; rows are sent over the socket instead";
             return refuse(FailureCode::Overloaded, message);
         };
         let (region, descriptor) = Region::new(REGION_BYTES).map_err(|error| {
-            failure(FailureCode::Overloaded, format!("no memory can be shared: {error}"))
+            failure(FailureCode::Overloaded, format!("cannot share memory: {error}"))
         })?;
         let reply = Reply::Shared { n_bytes: REGION_BYTES as u32, n_tensors: shard.n_tensors() };
         self.send_memory(&reply, descriptor.as_fd())?;
@@ -108,7 +109,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a reply with the descriptor of a memory.
+    /// Sends a reply with a file descriptor of memory.
     pub(super) fn send_memory(
         &mut self,
         reply: &Reply,
@@ -118,21 +119,21 @@ impl Connection {
         reply.append_to(0, &mut self.head);
         match send_with(&self.socket, &self.head, descriptor) {
             Ok(n_bytes) if n_bytes == self.head.len() => Ok(()),
-            // Without a word about it, half of a frame cannot be mended.
+            // Half of a frame was sent, and cannot be completed.
             Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero).into()),
             Err(rustix::io::Errno::AGAIN) => {
-                let message = "take the answers before this one first";
+                let message = "the socket is full; read earlier replies first";
                 Err(failure(FailureCode::Overloaded, message).into())
             }
             Err(error) => Err(io::Error::from(error).into()),
         }
     }
 
-    /// Handles an acknowledgement while no answer waits for it: of leased rows, of chunks of a
-    /// failed answer, or of nothing that was requested.
+    /// Handles an acknowledgement that no reply waits for: of leased rows, of chunks of a failed
+    /// reply, or an unsolicited one.
     pub(super) fn taken(&mut self) -> Result<(), ConnectionError> {
         let Some(shared) = self.shared.as_mut().filter(|shared| shared.n_untaken > 0) else {
-            return Err(bad_request("nothing of the shared memory is awaited"));
+            return Err(bad_request("no acknowledgement of shared memory is expected"));
         };
         shared.n_untaken -= 1;
         if shared.n_untaken == 0 {
@@ -141,14 +142,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether an answer may come through the memory. There must be some, the client must
-    /// have taken earlier answers there, and the chunks must fit.
+    /// Returns whether a reply may use shared memory: the connection has some, the client has
+    /// acknowledged all chunks, and the chunks fit.
     pub(super) fn shares(&self, ring: Ring) -> bool {
         ring.fits() && self.shared.as_ref().is_some_and(|shared| shared.n_untaken == 0)
     }
 
-    /// Waits until the place of the chunk that begins with this row is free. Returns whether it
-    /// will be: at a stop the client cannot tell any more.
+    /// Waits until the slot of the chunk that begins with this row is free. Returns `false` at a
+    /// stop, when the client can no longer acknowledge.
     pub(super) async fn free_place(
         &mut self,
         shard: &Shard,
@@ -170,20 +171,20 @@ impl Connection {
         let is_taken = self.read_head(prefix).await?.body == RequestBody::Taken;
         let shared = self.shared.as_mut().filter(|_| is_taken && prefix.body_bytes == 0);
         let Some(shared) = shared.filter(|shared| shared.n_untaken > 0) else {
-            return Err(bad_request("expected that a chunk has been taken, and no other request"));
+            return Err(bad_request("expected an acknowledgement, found another request"));
         };
         shared.n_untaken -= 1;
         self.pace.taken(ring.chunk_rows * ring.row_bytes, start.elapsed());
         Ok(true)
     }
 
-    /// Returns the place for the chunk that begins with this row, if the memory has one.
+    /// Returns the slot for the chunk that begins with this row, if it uses one.
     pub(super) fn place(&mut self, ring: Ring, first_row: usize) -> Option<&mut [u8]> {
         let place = ring.place(first_row)?;
         Some(&mut self.shared.as_mut()?.region.bytes_mut()[place])
     }
 
-    /// Announces a chunk that was gathered there to the client.
+    /// Announces a chunk in shared memory to the client.
     pub(super) async fn write_shared(
         &mut self,
         ring: Ring,
@@ -201,7 +202,7 @@ impl Connection {
     }
 }
 
-/// Sends bytes and a descriptor with the first of them, without waiting.
+/// Sends bytes, with a descriptor attached to the first one, without blocking.
 fn send_with(socket: &OwnedFd, bytes: &[u8], with: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     let descriptors = [with];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -220,7 +221,7 @@ mod tests {
     proptest! {
         /// Chunks that were not acknowledged are never overwritten.
         #[test]
-        fn a_place_is_used_again_only_after_its_chunk_was_awaited_and_taken(
+        fn a_slot_is_reused_only_after_its_chunk_is_acknowledged(
             first in 0usize..20_000,
             n_rows in 1usize..20_000,
             row_bytes in prop_oneof![1usize..200, 1usize..=CHUNK_BYTES + 100],

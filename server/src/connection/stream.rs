@@ -1,5 +1,4 @@
-//! The socket of a connection, in the clear or under TLS, and what is read and written on it in
-//! time.
+//! The socket of a connection, with or without TLS, and reads and writes with timeouts.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,15 +17,15 @@ use crate::deadline::io_timeout;
 use crate::limits::FRAME_TIMEOUT;
 use crate::shard::Shard;
 
-/// Bytes drained at a time from a request that is refused.
+/// Size of the buffer that discards the body of a refused request.
 const DRAIN_BYTES: usize = 64 << 10;
 
-/// Byte stream of a connection: TCP, Unix, with or without TLS. Under TLS what was written is on
-/// its way only once it is flushed.
+/// Byte stream of a connection: TCP or Unix, with or without TLS. Under TLS, written bytes are sent
+/// only after a flush.
 pub(super) type Stream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// Returns whether the client has closed its end. Unread requests may precede that: a client that
-/// closes does not wait for answers.
+/// Returns whether the client has closed its end. Unread requests may precede the close; a client
+/// that closes does not wait for their replies.
 fn has_left(socket: &OwnedFd) -> bool {
     let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
@@ -35,7 +34,7 @@ fn has_left(socket: &OwnedFd) -> bool {
 }
 
 impl Connection {
-    /// Fails if the client has left. At a stop this end has closed that direction itself.
+    /// Fails if the client has disconnected. At a stop this end has closed that direction itself.
     pub(super) fn check_present(&self, shard: &Shard) -> Result<(), ConnectionError> {
         if shard.is_ending() || !has_left(&self.socket) {
             return Ok(());
@@ -43,7 +42,7 @@ impl Connection {
         Err(ConnectionError::Left)
     }
 
-    /// Sends a reply that has no rows.
+    /// Sends a reply without rows.
     pub(super) async fn reply(&mut self, reply: &Reply) -> Result<(), ConnectionError> {
         let mut frame = std::mem::take(&mut self.head);
         frame.clear();
@@ -53,7 +52,7 @@ impl Connection {
         written
     }
 
-    /// Sends a part of a reply, which the client must take in time.
+    /// Sends a part of a reply, which the client must read in time.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let start = Instant::now();
         let stream = &mut self.stream;
@@ -66,7 +65,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads and forgets the body of a request that is not served, to stay in step.
+    /// Reads and discards the body of a refused request, to stay in sync.
     pub(super) async fn drain(&mut self, mut n_bytes: usize) -> Result<(), ConnectionError> {
         let mut bytes = vec![0; DRAIN_BYTES.min(n_bytes)];
         let drain = async {
@@ -90,14 +89,14 @@ impl Connection {
         let mut frame = Vec::new();
         reply.append_to(body.len(), &mut frame);
         self.write(&frame).await?;
-        // A slow reader has time for each part.
+        // Each part has its own timeout, for slow readers.
         for part in body.chunks(CHUNK_BYTES) {
             self.write(part).await?;
         }
         Ok(self)
     }
 
-    /// Returns what a request was admitted with; after a refusal its body is read and forgotten.
+    /// Returns what an admitted request needs. Discards the body of a refused one.
     pub(super) async fn drain_refused<T>(
         &mut self,
         admitted: Result<T, Failure>,
@@ -123,12 +122,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_closed_behind_an_unread_request_has_left() {
+    fn a_client_that_closes_behind_an_unread_request_has_disconnected() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let socket = OwnedFd::from(ours);
         assert!(!has_left(&socket));
         theirs.write_all(b"a request").unwrap();
-        assert!(!has_left(&socket), "bytes that wait are no end");
+        assert!(!has_left(&socket), "unread bytes are not the end");
         drop(theirs);
         assert!(has_left(&socket));
     }

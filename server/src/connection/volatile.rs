@@ -1,7 +1,7 @@
-//! Volatile rows on a connection: claims, which end with it, publications, and pulls.
+//! Volatile rows on a connection: claims (which end with the connection), publications and pulls.
 //!
-//! A pull waits until all of its rows have the requested stamp, or its time is up, and then sends
-//! the rows that are there.
+//! A pull waits until all of its rows have the requested stamp or its time is up, then sends the
+//! rows that are present.
 
 use std::io;
 use std::ops::Range;
@@ -24,11 +24,10 @@ use crate::shard::Shard;
 use crate::stats::count;
 use crate::volatile::volatile_failure;
 
-/// A pause is so small a part of the time that has been waited.
+/// A pause is this fraction of the time waited so far.
 const PAUSES: u32 = 8;
 
-/// The ranges of one tensor that a connection publishes; they are free for others when it is
-/// dropped.
+/// Ranges of one tensor that a connection publishes; dropping this releases them.
 pub(super) struct Claims {
     tensor: Arc<VolatileTensor>,
     claims: Vec<VolatileClaim>,
@@ -40,23 +39,23 @@ impl Drop for Claims {
     }
 }
 
-/// The rows of a tensor that a pull requests.
+/// A pull of volatile rows.
 struct Wanted<'a> {
     tensor: &'a VolatileTensor,
     min_stamp: u32,
-    /// Until when rows that are not there are waited for.
+    /// Until when to wait for missing rows.
     until: Instant,
 }
 
 impl Wanted<'_> {
     fn is_over(&self, shard: &Shard) -> bool {
-        // After a stop no publication comes any more.
+        // After a stop there are no more publications.
         shard.is_ending() || Instant::now() >= self.until
     }
 }
 
 impl Connection {
-    /// Reads the ranges that are to be claimed, and claims them.
+    /// Reads the ranges of a claim, and claims them.
     pub(super) async fn claim(
         &mut self,
         shard: &Rc<Shard>,
@@ -85,8 +84,8 @@ impl Connection {
         Ok(claimed.map_err(|error| volatile_failure(&tensor, &error))?)
     }
 
-    /// Reads rows and publishes them, a chunk at a time: what is in the processor's cache is copied
-    /// from there.
+    /// Reads rows and publishes them chunk by chunk, so that rows are copied from the processor's
+    /// cache.
     pub(super) async fn publish(
         &mut self,
         shard: &Rc<Shard>,
@@ -102,7 +101,7 @@ impl Connection {
         let ids: &[u32] = bytemuck::cast_slice(&buffers.ids);
         let own = self.claims.iter().find(|own| Arc::ptr_eq(&own.tensor, &tensor));
         let claims = own.map_or(&[][..], |own| &own.claims);
-        // All of them, before a row is written.
+        // Checks all ids before any row is written.
         let checked = match tensor.rows().check_publication(claims, ids, publish.stamp) {
             Ok(checked) => checked,
             Err(error) => {
@@ -154,7 +153,7 @@ impl Connection {
         sent
     }
 
-    /// Waits, and sends rows and then their stamps.
+    /// Waits, then sends the rows and their stamps.
     async fn send_volatile(
         &mut self,
         shard: &Rc<Shard>,
@@ -168,7 +167,7 @@ impl Connection {
         self.wait_for_stamps(shard, wanted, &places).await?;
         let mut stamps = vec![NO_STAMP; ids.len()];
         let mut answer = self.chunks(0, ids.len(), wanted.tensor.shape().row_bytes);
-        // An empty list is answered by one empty chunk.
+        // An empty request receives one empty chunk.
         loop {
             let (rows, out) = self.next_place(shard, &mut answer, frame).await?;
             let (places, stamps) = (&places[rows.clone()], &mut stamps[rows]);
@@ -196,8 +195,7 @@ impl Connection {
         self.write_chunk(&reply, &mut frame[..HEAD_ROOM + size_of_val(stamps)]).await
     }
 
-    /// Waits until all rows have the stamp, or the time is up: then whatever is there is sent.
-    /// Refuses where too many wait.
+    /// Waits until all rows have the stamp or the time is up. Fails if too many pulls wait.
     async fn wait_for_stamps(
         &mut self,
         shard: &Rc<Shard>,
@@ -205,7 +203,7 @@ impl Connection {
         places: &[VolatilePlace],
     ) -> Result<(), RequestError> {
         let Wanted { tensor, min_stamp, .. } = *wanted;
-        // A pull that does not wait is spared the look.
+        // A pull that does not wait needs no search.
         if wanted.is_over(shard) {
             return Ok(());
         }
@@ -230,15 +228,15 @@ impl Connection {
     }
 }
 
-/// Returns the number of publications before a look, and what the look found: a publication after
-/// the look, or during it, changes the number.
+/// Returns the number of publications before a search, and the result of the search. A publication
+/// during or after the search changes the number.
 fn look_after_count<T>(n_publications: impl Fn() -> u64, look: impl FnOnce() -> T) -> (u64, T) {
     let seen = n_publications();
     (seen, look())
 }
 
-/// Copies a chunk's rows. Rows that are being rewritten, or were dropped since they were awaited,
-/// are tried again within the deadline.
+/// Copies the rows of a chunk. Rows that are being rewritten, or were dropped since the wait, are
+/// retried until the deadline.
 async fn gather(
     shard: &Shard,
     wanted: &Wanted<'_>,
@@ -257,8 +255,8 @@ async fn gather(
     }
 }
 
-/// Returns how long to wait before the next look, after this wait. A publication is seen at most
-/// that much later.
+/// Returns the pause before the next search, after waiting for `waited`. A publication is noticed
+/// at most that much later.
 fn pause(waited: Duration, until: Instant) -> Duration {
     let left = until.saturating_duration_since(Instant::now());
     (waited / PAUSES).clamp(WAIT_PAUSE_MIN, WAIT_PAUSE_MAX).min(left)
@@ -272,9 +270,10 @@ mod tests {
 
     use super::*;
 
-    /// A count after the look would include it, and the pull would wait to its deadline.
+    /// A count after the search would include the publication, and the pull would wait for its
+    /// deadline.
     #[test]
-    fn a_publication_during_a_look_is_seen_by_the_next_count() {
+    fn a_publication_during_a_search_changes_the_next_count() {
         let n_publications = Cell::new(5);
         let count = || n_publications.get();
         let (seen, lacking) = look_after_count(count, || {
@@ -282,6 +281,6 @@ mod tests {
             Some(0)
         });
         assert_eq!(lacking, Some(0));
-        assert_ne!(seen, count(), "rows are looked at again");
+        assert_ne!(seen, count(), "the search is repeated");
     }
 }

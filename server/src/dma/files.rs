@@ -1,4 +1,4 @@
-//! Descriptors for direct I/O: one for each file, which all shards share.
+//! Descriptors for direct I/O: one per file, shared by all shards.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -7,18 +7,18 @@ use glommio::io::{DmaFile, OwnedDmaFile};
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_store::update::Layer;
 
-/// Number of files from which on those that were closed are forgotten.
+/// Number of entries at which closed files are first removed from the map.
 const SWEEP_MIN: usize = 64;
 
-/// The files of layers that any shard has open.
+/// Segment files that any shard has open.
 ///
-/// Shards read at offsets of their own, and nothing writes to the file of a layer.
+/// Shards read at explicit offsets, and nothing writes to the file of a layer.
 #[derive(Debug)]
 pub(crate) struct LayerFiles(Mutex<Known>);
 
 #[derive(Debug)]
 struct Known {
-    /// By address of the layer, which no other layer has while there is a weak pointer to it.
+    /// By address of the layer. No other layer gets that address while a weak pointer exists.
     by_layer: HashMap<usize, OpenFile>,
     sweep_at: usize,
 }
@@ -36,8 +36,8 @@ impl Default for LayerFiles {
 }
 
 impl LayerFiles {
-    /// Returns the file of a layer, opened if no shard has it open. It is closed with the last
-    /// pointer to it.
+    /// Returns the file of a layer; opens it if no shard has it open. The file is closed with the
+    /// last pointer to it.
     pub(super) async fn open(&self, layer: &Arc<Layer>) -> glommio::Result<Arc<OwnedDmaFile>, ()> {
         let known = self.0.lock().ignore_poison().find(layer);
         if let Some(known) = known {
@@ -53,7 +53,7 @@ impl Known {
         self.by_layer.get(&address_of(layer))?.file.upgrade()
     }
 
-    /// Returns the file that another shard has opened meanwhile, else adds `opened`.
+    /// Returns the file that another shard opened meanwhile, else adds `opened`.
     fn find_or_add(&mut self, layer: &Arc<Layer>, opened: Arc<OwnedDmaFile>) -> Arc<OwnedDmaFile> {
         if let Some(known) = self.find(layer) {
             return known;

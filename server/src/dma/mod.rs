@@ -1,4 +1,4 @@
-//! Executes read plans with direct I/O on a shard's executor, and verifies what it returns.
+//! Executes read plans with direct I/O on a shard's executor, and verifies the pages.
 
 mod files;
 
@@ -20,12 +20,12 @@ use crate::limits::READS_IN_FLIGHT;
 use crate::reads::{Permit, ReadAdmission, ReadTurn};
 use crate::stats::{Counters, count};
 
-/// One segment, open on one executor. It holds the segment's pin: the file stays while this does.
+/// One segment, open on one executor. It keeps the layer, and so the file.
 pub(crate) struct DmaReader {
-    /// Uses the descriptor of `_shared`, which it does not close.
+    /// Borrows the descriptor of `_shared` and does not close it.
     file: DmaFile,
     _shared: Arc<OwnedDmaFile>,
-    /// The layer that it reads from.
+    /// The layer to read from.
     pub(crate) layer: Arc<Layer>,
 }
 
@@ -37,40 +37,40 @@ pub(crate) struct ReadList {
     rows: Vec<PlannedRow>,
 }
 
-/// A read of the reader at a position, and the end of its rows.
+/// A read: its reader, the end of its rows in the list, and its extent.
 struct ListedRead {
     reader: u32,
     rows_end: u32,
     extent: Extent,
 }
 
-/// A read in flight. Its buffer is the kernel's until it ends. If it is dropped, it ends by itself,
-/// and its permit is held until then.
+/// A read in flight. The kernel owns its buffer until it ends. A dropped read continues in the
+/// background and holds its permit until it ends.
 struct RunningRead {
     read: Option<Pin<Box<dyn Future<Output = Finished>>>>,
     is_polled: bool,
     admission: Rc<ReadAdmission>,
 }
 
-/// A read that has ended; its buffer is released before its permit.
+/// A completed read. Its buffer is dropped before its permit.
 struct Finished {
     position: usize,
     pages: Result<ReadResult, Failure>,
     _permit: Permit,
 }
 
-/// Bytes of a list for each row at most.
+/// Maximum bytes of a list per row.
 pub(crate) const LIST_BYTES_PER_ROW: usize = size_of::<ListedRead>() + size_of::<PlannedRow>();
 
 impl ReadList {
-    /// Empties the list, and releases its files.
+    /// Clears the list and releases its files.
     pub(crate) fn clear(&mut self) {
         self.readers.clear();
         self.reads.clear();
         self.rows.clear();
     }
 
-    /// Adds all that a plan reads from a file.
+    /// Adds all reads of a plan from one file.
     pub(crate) fn push(&mut self, reader: &Rc<DmaReader>, plan: &ReadPlan) {
         let at = u32::try_from(self.readers.len()).expect("fewer files than rows");
         self.readers.push(Rc::clone(reader));
@@ -86,10 +86,10 @@ impl ReadList {
         self.reads.iter().map(|read| admission.cost_of(read.extent.len_bytes())).sum()
     }
 
-    /// Reads the extents, several concurrently, each as soon as `turn` has a place for it. Checks
-    /// every page that holds a planned row, and copies each row to its output row.
+    /// Reads the extents concurrently, each as soon as `turn` grants a slot. Verifies every page
+    /// that holds a planned row, and copies each row to its position in the output.
     ///
-    /// On an error some rows of `out` may have been written; none of them was unverified.
+    /// On an error some rows of `out` may be written, all of them verified.
     pub(crate) async fn execute(
         &self,
         turn: &ReadTurn,
@@ -156,7 +156,7 @@ impl Drop for RunningRead {
 }
 
 impl DmaReader {
-    /// Opens the file of a layer on this executor; `files` has those of all shards.
+    /// Opens the file of a layer on this executor; `files` are shared by all shards.
     pub(crate) async fn open(layer: Arc<Layer>, files: &LayerFiles) -> Result<Self, String> {
         let path = layer.segment().path();
         #[cfg(test)]
@@ -174,7 +174,8 @@ impl DmaReader {
         self.layer.segment()
     }
 
-    /// Reads whole pages only: glommio's unaligned reads return too much near the end of a file.
+    /// Reads only whole pages: glommio's unaligned reads return too many bytes near the end of a
+    /// file.
     async fn read(&self, extent: &Extent) -> Result<ReadResult, Failure> {
         let (offset, n_bytes) = (extent.offset_bytes(), extent.len_bytes());
         let path = self.segment().path().display();
@@ -184,7 +185,7 @@ impl DmaReader {
         if pages.len() != n_bytes {
             let message = format!(
                 "{path}: expected {n_bytes} bytes at byte {offset}, read {}; the file was cut \
-                 after the server opened it: restore it and restart",
+                 after the server opened it; restore the file and restart the server",
                 pages.len()
             );
             return Err(failure(FailureCode::Damaged, message));

@@ -30,10 +30,10 @@ fn turn(admission: &Rc<ReadAdmission>) -> ReadTurn {
     admission.turn(&PullOrder { kind: PullKind::Sync, arrived: now, deadline, progress })
 }
 
-/// Bytes of an output before it is written to.
+/// Value of output bytes that are not written yet.
 const UNTOUCHED: u8 = 0xaa;
 
-/// A graph of one partition and one tensor, whose every row is known.
+/// A graph with one partition and one tensor, whose rows are all known.
 struct Known {
     n_rows: u32,
     row_bytes: usize,
@@ -71,7 +71,7 @@ impl Known {
         live.tensor(PartId(0), 0).unwrap().current().base().clone()
     }
 
-    /// Returns what a reader that was open before `change` answers for `rows` after it.
+    /// Reads `rows` after `change`, with a reader that was opened before.
     fn read_after(
         &self,
         change: impl FnOnce(&Path) + Send + 'static,
@@ -96,7 +96,7 @@ impl Known {
         LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap()
     }
 
-    /// Checks that each row of a failed read's output is untouched or right.
+    /// Checks that each row of a failed read's output is untouched or correct.
     fn check_no_wrong_row(&self, rows: &[u32], out: &[u8]) {
         for (&i, found) in rows.iter().zip(out.chunks_exact(self.row_bytes)) {
             let is_untouched = found.iter().all(|&byte| byte == UNTOUCHED);
@@ -141,7 +141,7 @@ fn cut(path: &Path, n_bytes: u64) {
 }
 
 #[test]
-fn it_returns_the_rows_that_every_reader_returns_in_any_order_and_none() {
+fn the_executor_returns_known_rows_in_any_order_or_none() {
     for (n_rows, row_bytes) in [(1, 1), (1000, 400), (70, 5000)] {
         for codec in [CodecChoice::Raw, CodecChoice::Zstd] {
             let known = Known::new(n_rows, row_bytes, codec);
@@ -163,7 +163,7 @@ fn it_returns_the_rows_that_every_reader_returns_in_any_order_and_none() {
 }
 
 #[test]
-fn a_file_that_was_cut_while_open_fails_the_rows_that_are_gone_and_no_others() {
+fn a_file_that_was_cut_while_open_fails_only_the_missing_rows() {
     let known = Known::new(1000, 400, CodecChoice::Raw);
     let whole = fs::read(known.file()).unwrap();
     // Row 300 is on pages 29 and 30 of the rows.
@@ -183,7 +183,7 @@ fn a_file_that_was_cut_while_open_fails_the_rows_that_are_gone_and_no_others() {
 }
 
 #[test]
-fn a_damaged_page_fails_its_rows_by_name_and_returns_no_wrong_one() {
+fn a_damaged_page_fails_its_rows_and_is_named() {
     for (codec, page) in [(CodecChoice::Raw, 30), (CodecChoice::Zstd, 3)] {
         let known = Known::new(1000, 400, codec);
         let whole = fs::read(known.file()).unwrap();
@@ -195,7 +195,7 @@ fn a_damaged_page_fails_its_rows_by_name_and_returns_no_wrong_one() {
         let page = format!("page {page}");
         assert!(failure.message.contains("feat.v1.seg") && failure.message.contains(&page));
         known.check_no_wrong_row(&all, &out);
-        // A page in the place of another has its own bytes in order, and fails all the same.
+        // A page at the place of another has a valid checksum of its own, and fails too.
         let swapped = [&whole[..4096], &whole[8192..12288], &whole[4096..8192], &whole[12288..]];
         let swapped = swapped.concat();
         let put = move |path: &Path| {
@@ -211,7 +211,7 @@ fn a_damaged_page_fails_its_rows_by_name_and_returns_no_wrong_one() {
 
 #[test]
 fn rows_away_from_a_damaged_page_are_read() {
-    // Also where the plan reads through the page: rows are checked by the pages that hold them.
+    // Even where the plan reads through the damaged page: only pages that hold rows are verified.
     let known = Known::new(1000, 400, CodecChoice::Raw);
     let away: Vec<u32> = (0..200).chain(500..1000).collect();
     let (done, out, n_reads) = known.read_after(|path| flip(path, 31 * PAGE_BYTES + 77), &away);
@@ -232,7 +232,7 @@ fn a_file_that_is_gone_is_named() {
 }
 
 #[test]
-fn the_buffer_of_a_read_that_is_given_up_counts_until_the_kernel_is_done_with_it() {
+fn the_buffer_of_a_cancelled_read_counts_until_the_kernel_releases_it() {
     let known = Known::new(1000, 400, CodecChoice::Raw);
     let base = known.base();
     let work = move || async move {
@@ -258,7 +258,7 @@ fn the_buffer_of_a_read_that_is_given_up_counts_until_the_kernel_is_done_with_it
             assert!(Instant::now() < end, "the read does not end");
             glommio::timer::sleep(Duration::from_millis(1)).await;
         }
-        assert!(Rc::try_unwrap(reader).is_ok(), "its file is released");
+        assert!(Rc::try_unwrap(reader).is_ok(), "the file is released");
     };
     LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap();
 }
@@ -290,14 +290,14 @@ fn one_list_reads_several_files() {
         }
         let mut out = vec![UNTOUCHED; 300 * 400];
         list.execute(&turn(&admission), &mut out, &counters).await.unwrap();
-        assert_eq!(admission.bytes_in_flight(), 0, "all is given back");
+        assert_eq!(admission.bytes_in_flight(), 0, "all permits are returned");
         out
     };
     let out = LocalExecutorBuilder::new(Placement::Unbound).spawn(work).unwrap().join().unwrap();
     assert!(out == expected);
 }
 
-/// Returns how often this process has a file open.
+/// Returns how many descriptors of this process refer to a file.
 fn n_open(path: &Path) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
@@ -321,7 +321,7 @@ fn shards_share_the_descriptor_of_a_file() {
                 let rows: Vec<RowIdx> = (shard..1000).step_by(3).map(RowIdx).collect();
                 plan.build(&rows, base.segment().layout(), &DiskProfile::default()).unwrap();
                 let reader = Rc::new(DmaReader::open(base, &files).await.unwrap());
-                // Twice: before the test counts, and after that.
+                // Twice: before the test counts descriptors, and after.
                 all_open.wait();
                 all_open.wait();
                 let (admission, counters) = (admission(), Counters::default());

@@ -1,4 +1,4 @@
-//! The paths and their answers.
+//! Paths of the metrics port and their responses.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,22 +10,22 @@ use crate::following::FollowedPart;
 use crate::metrics::{CONTENT_TYPE, Observed, Phase, Served, ServerFigures};
 use crate::stats::Counters;
 
-/// The status page; `NONCE` stands for a word of each answer's own.
+/// The status page; `NONCE` stands for a nonce that is drawn per response.
 const PAGE: &str = include_str!("status.html");
-/// Partitions that take no updates, or are behind, which `/readyz` names.
+/// Maximum partitions that `/readyz` names as stopped or lagging.
 const STOPPED_MAX: usize = 3;
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// An answer before it is bytes.
+/// A response before it is serialized.
 struct HttpAnswer {
     status: &'static str,
     content_type: &'static str,
-    /// More headers, each with its end of line.
+    /// Further headers, each with its line end.
     headers: String,
     body: String,
 }
 
-/// Returns the bytes to send.
+/// Returns the response bytes for a request.
 pub(super) fn answer(
     request: Result<Request, BadRequest>,
     tokens: Option<&Tokens>,
@@ -38,12 +38,12 @@ pub(super) fn answer(
         }
         Ok(_) => HttpAnswer {
             headers: "WWW-Authenticate: Bearer\r\n".to_owned(),
-            ..text("401 Unauthorized", "tell the token: Authorization: Bearer TOKEN")
+            ..text("401 Unauthorized", "send the token: Authorization: Bearer TOKEN")
         },
         Err(bad) => refusal(bad),
     };
-    // A page of another site cannot read these (nor those under a name that resolves to here:
-    // `BadRequest::Host`), reinterpret their type, or frame them.
+    // A page of another site cannot read these responses, nor reinterpret their type, nor frame
+    // them. `BadRequest::Host` covers pages under a name that resolves to this machine.
     let HttpAnswer { status, content_type, headers, body } = answer;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -58,14 +58,14 @@ pub(super) fn answer(
     bytes.into_bytes()
 }
 
-/// Returns whether a request is permitted. Health and the page, which asks for the token itself,
-/// are open to all; figures need the token.
+/// Returns whether a request is permitted. Health checks and the page (which asks for the token
+/// itself) are public; figures need the token.
 fn is_for(request: &Request, tokens: Option<&Tokens>) -> bool {
     let is_for_all = matches!(request.path.as_str(), "/" | "/healthz" | "/readyz");
     is_for_all || is_admitted(request, tokens)
 }
 
-/// Returns whether a request has the token, where one is set.
+/// Returns whether a request has the token, if one is set.
 fn is_admitted(request: &Request, tokens: Option<&Tokens>) -> bool {
     tokens.is_none_or(|tokens| request.token.as_ref().is_some_and(|told| tokens.take(told)))
 }
@@ -77,7 +77,7 @@ fn of_path(path: &str, is_admitted: bool, observed: &Observed) -> HttpAnswer {
         "/status.json" => status(observed),
         "/healthz" => health(observed),
         "/readyz" => readiness(is_admitted, observed),
-        _ => text("404 Not Found", "there are /, /status.json, /metrics, /healthz and /readyz"),
+        _ => text("404 Not Found", "not found; use /, /status.json, /metrics, /healthz or /readyz"),
     }
 }
 
@@ -89,7 +89,7 @@ fn text(status: &'static str, line: impl Into<String>) -> HttpAnswer {
     HttpAnswer { status, ..ok(TEXT, line.into() + "\n") }
 }
 
-/// Returns the page, which may use only its own scripts and styles, and nothing from anywhere else.
+/// Returns the page. Its policy allows only its own scripts and styles, and no other origin.
 fn page() -> HttpAnswer {
     let nonce = uuid::Uuid::new_v4().simple().to_string();
     let headers = format!(
@@ -107,23 +107,24 @@ fn status(observed: &Observed) -> HttpAnswer {
     }
 }
 
-/// Returns the process lives, and every shard that should answer does.
+/// Returns whether every shard responds.
 fn health(observed: &Observed) -> HttpAnswer {
     match observed.silent_shard() {
         None => text("200 OK", "ok"),
         Some((shard, age)) => {
-            let line = format!("shard {shard} has not answered for {:.1} s", age.as_secs_f64());
+            let line = format!("shard {shard} has not responded for {:.1} s", age.as_secs_f64());
             text("503 Service Unavailable", line)
         }
     }
 }
 
-/// Returns 200 if all partitions are open, requests are accepted, and every shard answers. Reasons
-/// of the store, which name files, are for those that are admitted.
+/// Returns 200 if all partitions are open, requests are accepted, and every shard responds. Reasons
+/// of the store name files, so only admitted clients see them.
 fn readiness(is_admitted: bool, observed: &Observed) -> HttpAnswer {
     match observed.phase() {
         Phase::Serving if observed.silent_shard().is_none() => {
-            // Reads continue, so load balancers must not take the server out.
+            // Stopped writes do not affect readiness: reads continue, and a load balancer must keep
+            // the server.
             let state = |served| state(is_admitted, served);
             let state = observed.served().map_or_else(|| "ready".to_owned(), state);
             text("200 OK", state)
@@ -133,8 +134,8 @@ fn readiness(is_admitted: bool, observed: &Observed) -> HttpAnswer {
     }
 }
 
-/// Returns the state of a ready server: partitions that take no updates, and rows that are still
-/// loaded.
+/// Returns the state of a ready server: partitions that reject updates, partitions that lag, and
+/// the progress of the preload.
 fn state(is_admitted: bool, served: &Served) -> String {
     let stopped = served.partitions.live.stopped_writes();
     let mut line = if stopped.is_empty() { "ready" } else { "ready to read" }.to_owned();
@@ -142,7 +143,7 @@ fn state(is_admitted: bool, served: &Served) -> String {
         line += &reason(is_admitted, stopped);
     }
     if let Some(more) = stopped.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
-        line += &format!("; and {more} partitions more");
+        line += &format!("; and {more} more partitions");
     }
     line += &lags(is_admitted, &served.partitions.followed());
     let sum = |bytes: fn(&Counters) -> &AtomicU64| -> u64 {
@@ -159,12 +160,12 @@ fn state(is_admitted: bool, served: &Served) -> String {
             false => "; some rows could not be preloaded: the token shows why".to_owned(),
         };
     }
-    // A reason may have several lines, and this is one.
+    // A reason may have several lines, the state has one.
     line.replace('\n', " ")
 }
 
-/// Returns the partitions that do not follow as they should. Reads continue at the versions that are
-/// here; reasons, which name files, are for those that are admitted.
+/// Returns the partitions that lag. Reads of them continue at the served versions. Reasons name
+/// files, so only admitted clients see them.
 fn lags(is_admitted: bool, followed: &[FollowedPart]) -> String {
     let late = followed.iter().filter_map(|part| Some((part, part.lag_reason()?)));
     let late: Vec<(&FollowedPart, String)> = late.collect();
@@ -172,7 +173,7 @@ fn lags(is_admitted: bool, followed: &[FollowedPart]) -> String {
     for (part, reason) in late.iter().take(STOPPED_MAX) {
         let reason = if is_admitted { reason } else { "the token shows why" };
         line += &format!(
-            "; partition {} is behind: version {} of {}, its source seen {} s ago: {reason}",
+            "; partition {} is behind: version {} of {}, last poll {} s ago: {reason}",
             part.part,
             part.served,
             part.newest,
@@ -180,12 +181,12 @@ fn lags(is_admitted: bool, followed: &[FollowedPart]) -> String {
         );
     }
     if let Some(more) = late.len().checked_sub(STOPPED_MAX).filter(|&more| more > 0) {
-        line += &format!("; and {more} partitions more are behind");
+        line += &format!("; and {more} more partitions are behind");
     }
     line
 }
 
-/// Returns why a partition takes no updates.
+/// Returns why a partition rejects updates.
 fn reason(is_admitted: bool, StoppedWrites { part, reason, advice }: &StoppedWrites) -> String {
     match is_admitted {
         true => format!("; partition {part} takes no updates ({reason}): {advice}"),
@@ -195,18 +196,18 @@ fn reason(is_admitted: bool, StoppedWrites { part, reason, advice }: &StoppedWri
 
 fn refusal(bad: BadRequest) -> HttpAnswer {
     match bad {
-        BadRequest::Malformed => text("400 Bad Request", "this is no HTTP request"),
+        BadRequest::Malformed => text("400 Bad Request", "not an HTTP request"),
         BadRequest::TooLarge => {
-            text("431 Request Header Fields Too Large", "the request is too long")
+            text("431 Request Header Fields Too Large", "the request is too large")
         }
-        BadRequest::Body => text("413 Content Too Large", "requests with a body are not taken"),
+        BadRequest::Body => text("413 Content Too Large", "send the request without a body"),
         BadRequest::Host => {
-            let line = "name this machine by its number, as localhost, or by a name that the server is given";
+            let line = "name this machine by address, as localhost, or by a configured name";
             text("421 Misdirected Request", line)
         }
         BadRequest::Method => HttpAnswer {
             headers: "Allow: GET, HEAD\r\n".to_owned(),
-            ..text("405 Method Not Allowed", "only GET and HEAD are answered")
+            ..text("405 Method Not Allowed", "use GET or HEAD")
         },
     }
 }
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_answer_ends_the_connection_and_says_its_length() {
+    fn every_response_ends_the_connection_and_has_its_length() {
         let observed = Observed::new(&ServerConfig::new("."));
         for path in ["/", "/metrics", "/status.json", "/healthz", "/readyz", "/else"] {
             let whole = ask(path, false, &observed);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_ready_from_its_opening_to_its_end() {
+    fn a_server_is_ready_only_while_it_serves() {
         let observed = Observed::new(&ServerConfig::new("."));
         let status = |path: &str| ask(path, false, &observed)[9..12].to_owned();
         for (phase, ready) in
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_for_those_who_tell_the_token_and_health_is_for_all() {
+    fn figures_need_the_token_and_health_does_not() {
         let [right, wrong] =
             [b"0123456789abcdef", b"0123456789abcdeF"].map(|t| Token::new(t).unwrap());
         let status = |path: &str, told: Option<Token>| {
@@ -267,12 +268,12 @@ mod tests {
             assert_ne!(status(path, Some(right)), "401", "{path}");
         }
         assert_eq!([status("/healthz", None), status("/", None)], ["200", "200"]);
-        assert_eq!(status("/readyz", None), "503", "it opens");
+        assert_eq!(status("/readyz", None), "503", "the server is opening");
     }
 
     /// The message of a failed write names the catalog's folder.
     #[test]
-    fn reasons_of_the_store_are_for_those_who_tell_the_token() {
+    fn reasons_of_the_store_need_the_token() {
         let stopped = StoppedWrites {
             part: lodestore_graph::PartId(3),
             reason: "/srv/rows/part-003: No space left".into(),
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_that_are_behind_are_named_with_how_far_and_the_reason_for_the_token_alone() {
+    fn lagging_partitions_are_named_and_their_reasons_need_the_token() {
         let part = |part: u16, fault: Option<&str>| FollowedPart {
             part: lodestore_graph::PartId(part),
             source: "10.0.0.5:7171".into(),
@@ -301,18 +302,18 @@ mod tests {
         };
         assert_eq!(lags(true, &[part(0, None)]), "");
         let line = lags(true, &[part(0, None), part(1, Some("/srv/part-001: no space"))]);
-        let expected = "; partition 1 is behind: version 5 of 7, its source seen 12 s ago: \
+        let expected = "; partition 1 is behind: version 5 of 7, last poll 12 s ago: \
                         /srv/part-001: no space";
         assert_eq!(line, expected);
         let many: Vec<FollowedPart> = (0..9).map(|at| part(at, Some("/srv"))).collect();
         let line = lags(false, &many);
         assert!(!line.contains("/srv") && line.contains("the token shows why"), "{line}");
         assert!(line.contains("partition 2 ") && !line.contains("partition 3 "), "{line}");
-        assert!(line.ends_with("and 6 partitions more are behind"), "{line}");
+        assert!(line.ends_with("and 6 more partitions are behind"), "{line}");
     }
 
     #[test]
-    fn each_page_has_a_word_of_its_own_for_its_scripts() {
+    fn each_page_has_its_own_nonce_for_scripts() {
         let pages = [(); 2].map(|()| ask("/", false, &Observed::new(&ServerConfig::new("."))));
         assert_ne!(pages[0], pages[1]);
         for page in pages {

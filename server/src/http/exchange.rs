@@ -1,4 +1,4 @@
-//! One connection: a request, its answer, and then waiting until the peer has it.
+//! One connection: a request, its response, and the wait until the peer has read it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,26 +14,26 @@ use super::request::{BadRequest, Request};
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_TIMEOUT};
 use crate::metrics::Observed;
 
-/// Bytes read at a time, and of unrequested ones.
+/// Size of a read, also of unexpected bytes after the request.
 const READ_BYTES: usize = 4096;
 
-/// A connection and how far it is.
+/// A connection and its stage.
 pub(super) struct Exchange {
     stream: TcpStream,
-    /// It came to a loopback address.
+    /// Whether the local address is a loopback address.
     is_local: bool,
     stage: Stage,
-    /// When it is closed, finished or not.
+    /// When the connection is closed, finished or not.
     pub(super) deadline: Instant,
 }
 
 enum Stage {
-    /// The request comes.
+    /// Receiving the request.
     Reading(Vec<u8>),
-    /// The answer is being sent; this many bytes are sent.
+    /// Sending the response, of which this many bytes are sent.
     Writing(Vec<u8>, usize),
-    /// All bytes are sent. The peer closes, or is closed at the deadline: closing while bytes of it
-    /// are unread would lose the answer.
+    /// The response is sent. Waits for the peer to close until the deadline: closing while bytes of
+    /// the peer are unread would discard the response.
     Ending,
 }
 
@@ -46,7 +46,7 @@ impl Exchange {
         Ok(Self { stream, is_local, stage: Stage::Reading(Vec::new()), deadline })
     }
 
-    /// Returns the events that it waits for.
+    /// Returns the events to poll for.
     pub(super) fn awaits(&self) -> PollFlags {
         match self.stage {
             Stage::Reading(_) | Stage::Ending => PollFlags::IN,
@@ -54,7 +54,7 @@ impl Exchange {
         }
     }
 
-    /// Does what can be done without waiting; `false` at the end.
+    /// Makes progress without blocking; returns `false` when the connection is over.
     pub(super) fn go_on(&mut self, rules: &AccessRules, observed: &Observed) -> bool {
         loop {
             match self.step(rules, observed) {
@@ -66,11 +66,11 @@ impl Exchange {
         }
     }
 
-    /// Takes one step; breaks with whether the connection stays open.
+    /// Runs one step; breaks with whether the connection stays open.
     fn step(&mut self, rules: &AccessRules, observed: &Observed) -> io::Result<ControlFlow<bool>> {
         match &mut self.stage {
             Stage::Reading(head) => {
-                // A client with the token is no page of another site.
+                // A client with the token is not a page of another site.
                 let tokens = rules.tokens();
                 let asks_host = self.is_local || tokens.is_none();
                 let hosts = asks_host.then_some(&*rules.hosts);
@@ -85,7 +85,7 @@ impl Exchange {
                 }
             }
             Stage::Ending => {
-                // No loop: a peer that sends without end has its turn as often as others.
+                // One read per turn, so that a peer that sends without end does not starve others.
                 let n_bytes = self.stream.read(&mut [0; READ_BYTES])?;
                 return Ok(ControlFlow::Break(n_bytes > 0));
             }
@@ -94,7 +94,7 @@ impl Exchange {
     }
 }
 
-/// Reads until the request is whole, or is known to be none.
+/// Reads until the request is complete or known to be invalid.
 fn read_request(
     stream: &mut TcpStream,
     head: &mut Vec<u8>,

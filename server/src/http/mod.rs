@@ -1,8 +1,9 @@
-//! The metrics port: one thread that answers HTTP requests about this server, and never a shard.
+//! The metrics port: one thread that answers HTTP requests about this server and never involves a
+//! shard.
 //!
-//! One request to a connection, GET or HEAD, without a body. Everything is bounded: connections,
-//! bytes of a request, time for it and for its answer. A connection too many ends the one that is
-//! open longest, so that peers that dawdle cannot keep others out.
+//! Each connection has one request, GET or HEAD, without a body. Connections, bytes of a request,
+//! and the time for request and response are bounded. A connection beyond the limit evicts the
+//! oldest one, so that slow peers cannot lock others out.
 
 mod answer;
 mod exchange;
@@ -25,19 +26,18 @@ use crate::metrics::Observed;
 use crate::supervisor::{PollThread, back_off};
 use exchange::Exchange;
 
-/// Handle to the thread; it ends when this is dropped.
+/// Handle of the thread, which ends when this is dropped.
 pub(crate) struct HttpServer {
-    /// The address as bound.
+    /// Bound address.
     pub(crate) address: SocketAddr,
     _thread: PollThread,
 }
 
 impl HttpServer {
-    /// Listens, and answers from what `observed` knows.
+    /// Listens, and answers with the figures of `observed`.
     ///
-    /// On an address that is not loopback, figures are only for clients with the token of `auth`,
-    /// if it has one. Health checks are for all. `hosts` are the accepted host names, see
-    /// [`request::Request::parse`].
+    /// On a non-loopback address figures need the token of `auth`, if it has one. Health checks are
+    /// public. `hosts` are the accepted host names, see [`request::Request::parse`].
     pub(crate) fn start(
         address: SocketAddr,
         auth: Arc<AuthHandle>,
@@ -55,23 +55,23 @@ impl HttpServer {
     }
 }
 
-/// Clients that the port answers.
+/// Which clients the port answers.
 struct AccessRules {
-    /// Token that is required for figures; none on loopback.
+    /// Credentials required for figures; `None` on loopback.
     auth: Option<Arc<AuthHandle>>,
-    /// Names that resolve to this machine everywhere.
+    /// Accepted host names.
     hosts: Vec<String>,
 }
 
 impl AccessRules {
-    /// Returns the tokens that requests for figures must show.
+    /// Returns the tokens required for figures.
     fn tokens(&self) -> Option<Tokens> {
         self.auth.as_ref()?.policy().token
     }
 }
 
 fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &OwnedFd) {
-    // The one that is open longest first.
+    // Oldest connection first.
     let mut open: Vec<Exchange> = Vec::new();
     let log_limit = LogLimiter::default();
     loop {
@@ -105,7 +105,7 @@ fn run(listener: &TcpListener, rules: &AccessRules, observed: &Observed, stop: &
     }
 }
 
-/// Returns whether there is something to do for: the stop, the listener, and each connection.
+/// Returns which are ready: the stop, the listener, and each connection.
 fn wait(
     listener: &TcpListener,
     stop: &OwnedFd,

@@ -1,4 +1,4 @@
-//! The head of an HTTP/1 request, from bytes of anybody.
+//! The head of an HTTP/1 request, parsed from untrusted bytes.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -8,38 +8,39 @@ use lodestore_schema::Token;
 
 use crate::limits::{HTTP_HEAD_BYTES_MAX, HTTP_HEADERS_MAX};
 
-/// A request that can be answered.
+/// A valid request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Without the query.
+    /// Path without the query.
     pub(super) path: String,
-    /// The answer shall have no body.
+    /// Whether the response has no body.
     pub(super) is_head: bool,
     /// The token after `Authorization: Bearer`.
     pub(super) token: Option<Token>,
 }
 
-/// Why bytes are no request that can be answered.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadRequest {
-    /// They are no HTTP.
+    /// The bytes are not HTTP.
     Malformed,
-    /// There are too many of them.
+    /// The request exceeds a limit.
     TooLarge,
     /// Another method than GET and HEAD.
     Method,
     /// A request with a body.
     Body,
-    /// It came under a name that anybody may have given this machine.
+    /// The `Host` is a name that anyone may have pointed at this machine.
     Host,
 }
 
 impl Request {
-    /// Reads a request; `None` while it is not whole. Bytes after it are ignored.
+    /// Parses a request; `None` while it is incomplete. Bytes after it are ignored.
     ///
-    /// Where no token keeps others out (`hosts`) it must name this machine by number, as
-    /// `localhost`, or by one of these names. A site whose name leads its own pages here ("DNS
-    /// rebinding") would have them read the answers as its own. A browser says that name in `Host`.
+    /// If no token is required (`hosts` is given), `Host` must be an IP address, `localhost`, or
+    /// one of these names. Otherwise a site whose own name resolves to this machine ("DNS
+    /// rebinding") could let its pages read the responses as its own; a browser sends that name in
+    /// `Host`.
     pub(super) fn parse(head: &[u8], hosts: Option<&[String]>) -> Option<Result<Self, BadRequest>> {
         let mut headers = [EMPTY_HEADER; HTTP_HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
@@ -90,14 +91,14 @@ fn is(header: &Header<'_>, name: &str) -> bool {
     header.name.eq_ignore_ascii_case(name)
 }
 
-/// Returns the token of an `Authorization`, if it is of that kind.
+/// Returns the token of an `Authorization` header of the bearer scheme.
 fn bearer(value: &[u8]) -> Option<Token> {
     let (scheme, token) = value.trim_ascii().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| Token::new(token.trim_ascii()).ok())?
 }
 
-/// Returns whether a `Host`, with or without a port, is an address, `localhost` or one of these: no
-/// name that leads elsewhere for others.
+/// Returns whether a `Host`, with or without a port, is an IP address, `localhost` or a known name:
+/// not a name that others may point at this machine.
 fn names_this_machine(host: &[u8], known: &[String]) -> bool {
     let Ok(host) = str::from_utf8(host.trim_ascii()) else { return false };
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_when_it_is_whole() {
+    fn a_request_is_parsed_once_it_is_complete() {
         let text = "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
         for end in 0..text.len() {
             assert_eq!(parse(&text[..end]), None, "{end}");
@@ -167,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_this_machine_by_number_as_localhost_or_as_configured() {
+    fn a_host_is_an_address_localhost_or_a_configured_name() {
         let hosts = ["rows.lan".to_owned()];
-        let is_taken = |host: &str, is_asked: bool| {
+        let is_accepted = |host: &str, is_asked: bool| {
             let head = format!("GET / HTTP/1.1\r\nhOST: {host}\r\n\r\n");
             match Request::parse(head.as_bytes(), is_asked.then_some(&hosts)).unwrap() {
                 Ok(_) => true,
@@ -188,7 +189,7 @@ mod tests {
             "[::1]:80",
             "Rows.lan:9171",
         ] {
-            assert!(is_taken(host, true), "{host}");
+            assert!(is_accepted(host, true), "{host}");
         }
         for host in [
             "a",
@@ -203,12 +204,12 @@ mod tests {
             "rows.lan.a",
             "lan",
         ] {
-            assert!(!is_taken(host, true) && is_taken(host, false), "{host}");
+            assert!(!is_accepted(host, true) && is_accepted(host, false), "{host}");
         }
     }
 
     #[test]
-    fn no_length_of_line_or_headers_passes_its_limit() {
+    fn no_request_line_or_header_exceeds_its_limit() {
         let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HTTP_HEAD_BYTES_MAX));
         assert_eq!(parse(&long), Some(Err(BadRequest::TooLarge)));
         assert_eq!(parse(&long[..=HTTP_HEAD_BYTES_MAX]), Some(Err(BadRequest::TooLarge)));
@@ -219,7 +220,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_panic_nor_wait_for_ever(
+        fn parse_never_panics_and_ends_at_the_limit(
             bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..9000)
         ) {
             let found = Request::parse(&bytes, Some(&[]));

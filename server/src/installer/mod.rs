@@ -1,5 +1,4 @@
-//! Versions that a follower takes over while it serves, and those that a writer publishes
-//! elsewhere.
+//! Versions that a follower installs while it serves, and publications of a writer.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
@@ -15,15 +14,15 @@ use crate::mailbox::{Event, Mailbox};
 use crate::partitions::Partitions;
 use crate::server::Server;
 
-/// Longest wait until all shards read a version that was installed.
+/// Timeout for all shards to switch to an installed version.
 const SWITCH_MAX: Duration = Duration::from_secs(60);
 
-/// Remedy of a partition that was fenced.
-const ADVICE: &str = "stop this server; what is published is pulled into a new folder";
-/// Remedy of partitions whose writes are paused.
-pub(crate) const ADVICE_PAUSED: &str = "puts are taken again by themselves once it is reached";
+/// Remedy for a fenced partition.
+const ADVICE: &str = "stop this server; pull the published versions into a new folder";
+/// Remedy for partitions whose writes are paused.
+pub(crate) const ADVICE_PAUSED: &str = "puts resume by themselves once publishing does";
 
-/// Installs versions on a server that follows; from a thread of the caller's.
+/// Installs versions on a following server, called on a thread of the embedding program.
 #[derive(Clone)]
 pub struct Installer {
     partitions: Arc<Partitions>,
@@ -31,63 +30,64 @@ pub struct Installer {
 }
 
 impl Installer {
-    /// Returns the graph that is served.
+    /// Returns the served graph.
     #[must_use]
     pub fn live(&self) -> &GraphHandle {
         &self.partitions.live
     }
 
-    /// Returns the number that the server, as it runs, has in its description.
+    /// Returns the number of this run of the server, as its description has it.
     #[must_use]
     pub fn instance(&self) -> u64 {
         self.partitions.instance()
     }
 
-    /// Returns the version of a partition that all shards serve, if it is here.
+    /// Returns the version of a partition that all shards serve; `None` if the partition is not
+    /// here.
     #[must_use]
     pub fn version(&self, part: PartId) -> Option<u32> {
         let is_here = self.partitions.live.part_version(part).is_some();
         is_here.then(|| self.partitions.served_version(part))
     }
 
-    /// Begins to follow partitions of `source`, the address of a writer or the URL of a bucket, with
-    /// looks at this interval.
+    /// Begins to follow partitions of `source`, the address of a writer or the URL of a bucket,
+    /// which is polled at this interval.
     pub fn follow(&self, parts: &[PartId], source: &str, interval: Duration) {
         self.partitions.following.begin(parts, source, interval, Instant::now());
     }
 
-    /// Notes that the source of a partition was seen, with the newest version there.
+    /// Records a successful poll of a partition's source, with the newest version there.
     pub fn looked(&self, part: PartId, source: &str, newest: u32) {
         let served = self.partitions.served_version(part);
         self.partitions.following.looked(part, source, newest, served, Instant::now());
     }
 
-    /// Notes that a look at a partition has ended, and the newest version is served.
+    /// Records that a poll of a partition has ended and the newest version is served.
     pub fn followed(&self, part: PartId) {
         let served = self.partitions.served_version(part);
         self.partitions.following.ended(part, None, served, Instant::now());
     }
 
-    /// Notes why a partition cannot be fetched, and whether a person has to help.
+    /// Records why a partition cannot be fetched, and whether that needs an operator.
     pub fn failed(&self, part: PartId, reason: &str, is_refused: bool) {
         let served = self.partitions.served_version(part);
         let failure = Some((reason.to_owned(), is_refused));
         self.partitions.following.ended(part, failure, served, Instant::now());
     }
 
-    /// Returns how far each partition is that is followed.
+    /// Returns the progress of each followed partition.
     #[must_use]
     pub fn followed_parts(&self) -> Vec<FollowedPart> {
         self.partitions.followed()
     }
 
-    /// Serves the version of a manifest, whose files are all here; returns whether that is new.
+    /// Installs the version of a manifest, whose files are all here; returns whether it is new.
     ///
     /// # Errors
-    /// The fault of the manifest or its files; the version before is served then. And
-    /// [`ServerError::NotSwitched`]: install the manifest again.
+    /// Errors of the manifest or its files; the server continues with the previous version.
+    /// [`ServerError::NotSwitched`] if a shard did not switch: install the manifest again.
     pub fn install(&self, manifest: &Manifest) -> Result<bool, ServerError> {
-        // A reader that has just seen its number finds it.
+        // A reader that has just read its number can still pin it.
         self.partitions.keep_newest();
         let (part, version) = (manifest.part(), manifest.version());
         let is_new = self.partitions.live.install(manifest)?;
@@ -96,12 +96,12 @@ impl Installer {
             let switched = self.switch(part);
             switched.map_err(|reason| ServerError::NotSwitched { part, version, reason })?;
         }
-        // Where nothing is new too: those that readers held until a restart.
+        // Also if nothing is new: files that readers held until a restart.
         self.partitions.live.graph().remove_strays(manifest)?;
         Ok(is_new)
     }
 
-    /// Serves a partition whose folder has come since the server started; returns its version.
+    /// Serves a partition whose folder has arrived since the start; returns its version.
     ///
     /// # Errors
     /// [`ServerError::NotAdopted`]: adopt it again.
@@ -115,8 +115,7 @@ impl Installer {
         adopted.map_err(|refusal| not_adopted(refusal.message))
     }
 
-    /// Has all shards read the version of a partition that is installed, or returns why one does
-    /// not.
+    /// Switches all shards to the installed version of a partition, or returns why one did not.
     fn switch(&self, part: PartId) -> Result<(), String> {
         let seen = self.partitions.seen(Some(part));
         let (done, all_done) = mpsc::channel();
@@ -137,12 +136,12 @@ impl Installer {
 
 fn why_silent(error: RecvTimeoutError) -> String {
     match error {
-        RecvTimeoutError::Timeout => format!("it does not answer for {SWITCH_MAX:?}"),
-        RecvTimeoutError::Disconnected => "it has ended, or takes no messages".to_owned(),
+        RecvTimeoutError::Timeout => format!("shard has not responded for {SWITCH_MAX:?}"),
+        RecvTimeoutError::Disconnected => "shard has ended, or its mailbox is full".to_owned(),
     }
 }
 
-/// The server's side of publications, made by a thread of the caller's. See
+/// The server's side of publications, called on a thread of the embedding program. See
 /// [`ServerConfig::publishes`](crate::config::ServerConfig::publishes).
 #[derive(Clone)]
 pub struct Publishing {
@@ -150,45 +149,45 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Returns the graph that is served.
+    /// Returns the served graph.
     #[must_use]
     pub fn live(&self) -> &GraphHandle {
         &self.partitions.live
     }
 
-    /// Notes the newest published version of a partition, for `stat` and metrics.
+    /// Records the newest published version of a partition, for `stat` and metrics.
     pub fn note(&self, part: PartId, version: u32) {
         self.partitions.note_published(part, version);
     }
 
-    /// Refuses puts and commits of a partition from now on, with this reason: another writer has
-    /// taken it over. Its history and that of the other writer are the same up to version `common`.
+    /// Rejects puts and commits of a partition from now on, for this reason: another writer has
+    /// taken it over. Both histories are the same up to version `common`.
     ///
-    /// Reads continue at that version, or without one at what was published last: clients read later
-    /// ones at the other writer. Blocks.
+    /// Reads continue at version `common`, or if that is unknown at the last published version.
+    /// Clients read later versions from the other writer. Blocks.
     pub fn fence(&self, part: PartId, reason: String, common: Option<u32>) {
         self.partitions.live.stop_writes(part, reason, ADVICE);
         let published = self.partitions.published_versions().unwrap_or_default();
         let published = published.into_iter().find(|(it, _)| *it == part);
         let published = published.map(|(_, version)| version).filter(|&version| version > 0);
-        // Where nothing was published yet, no common history is known: commits tell them apart.
+        // If nothing was published, no common history is known; commits distinguish the histories.
         let last = common.or(published).unwrap_or_else(|| self.partitions.served_version(part));
         self.partitions.fence(part, last);
     }
 
-    /// Returns the last common version of a partition that was fenced; `None` for one that was not.
+    /// Returns the last common version of a fenced partition; `None` for any other.
     #[must_use]
     pub fn fenced(&self, part: PartId) -> Option<u32> {
         self.partitions.fenced(part)
     }
 
-    /// Refuses puts and commits of all partitions with this reason until [`Publishing::resume`].
+    /// Rejects puts and commits of all partitions for this reason until [`Publishing::resume`].
     /// Reads continue.
     pub fn pause(&self, reason: &str) {
         self.partitions.pause(reason);
     }
 
-    /// Takes puts and commits again that were paused.
+    /// Accepts puts and commits again after a pause.
     pub fn resume(&self) {
         let live = &self.partitions.live;
         live.parts().for_each(|part| live.pause_writes(part, None));
@@ -196,7 +195,7 @@ impl Publishing {
 }
 
 impl Server {
-    /// Returns what installs versions on this server, which must follow another.
+    /// Returns the installer of this server, which must be a follower.
     #[must_use]
     pub fn installer(&self) -> Installer {
         let (partitions, mailboxes) =

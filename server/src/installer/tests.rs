@@ -46,17 +46,17 @@ fn a_version_that_a_shard_cannot_open_is_not_served_until_it_is_installed_again(
     let text = refused.to_string();
     assert!(matches!(refused, ServerError::NotSwitched { version: 2, .. }), "{text}");
     assert!(text.contains("on purpose"), "{text}");
-    assert_eq!(installer.version(part), Some(1), "a shard reads the version before");
-    assert!(installer.install(&manifest).unwrap(), "it is tried again");
+    assert_eq!(installer.version(part), Some(1), "a shard serves the previous version");
+    assert!(installer.install(&manifest).unwrap(), "the switch is retried");
     assert_eq!(installer.version(part), Some(2));
-    assert!(!installer.install(&manifest).unwrap(), "all serve it");
+    assert!(!installer.install(&manifest).unwrap(), "all shards serve it");
     drop(writer);
     server.stop().unwrap();
 }
 
-/// No other version may come for long.
+/// The next version may be far off.
 #[test]
-fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_left() {
+fn replaced_files_are_removed_after_a_restart_and_after_the_last_reader() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, into) = (import(dir.path(), 100), dir.path().join("follower"));
     let writer = open_writer(&graph);
@@ -73,31 +73,32 @@ fn files_that_a_version_has_replaced_go_after_a_restart_and_when_no_reader_is_le
     let manifest = fold(1);
     assert!(server.installer().install(&manifest).unwrap());
     server.stop().unwrap();
-    assert!(old(1), "it was kept for readers");
+    assert!(old(1), "kept for readers");
     let server = serve(&into);
     assert!(!server.installer().install(&manifest).unwrap());
     assert!(!old(1) && old(2), "after a restart");
 
     assert!(server.installer().install(&fold(2)).unwrap());
-    assert!(old(2), "it is kept for readers");
+    assert!(old(2), "kept for readers");
     let hour = Duration::from_secs(3600);
     server.plan.partitions.pins.expire(Instant::now() + hour);
     let end = Instant::now() + Duration::from_secs(60);
     while old(2) {
-        assert!(Instant::now() < end, "its file stays");
+        assert!(Instant::now() < end, "the file is not removed");
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(old(3));
     server.stop().unwrap();
 }
 
-/// Another writer continues from what was published, and makes the versions after it again.
+/// Another writer continues from the published version, and makes later versions anew.
 #[test]
-fn a_fenced_writer_is_a_reader_at_what_it_has_published() {
+fn a_fenced_writer_is_a_reader_at_its_published_version() {
     check_fenced(None, 2);
 }
 
-/// What it has committed beyond that may be what the other writer has published too.
+/// The other writer may have published the same versions that this one committed beyond
+/// `published`.
 #[test]
 fn a_fenced_writer_is_a_reader_at_the_last_common_version() {
     check_fenced(Some(1), 1);
@@ -149,7 +150,7 @@ fn check_fenced(common: Option<u32>, last: u32) {
     for _ in 0..2 {
         assert_eq!(pull(&mut plain, 0, 0), Ok((last, row(7, last - 1).to_vec())));
     }
-    // Who has seen its version 3 is told to go elsewhere, and who keeps to it has it here alone.
+    // A client that has seen version 3 is sent elsewhere; only a reader pinned to it still gets it.
     assert_eq!(pull(&mut plain, 0, 3), Err(FailureCode::Behind));
     assert_eq!(pull(&mut plain, 3, 3), Ok((3, row(7, 2).to_vec())));
     server.stop().unwrap();

@@ -1,5 +1,5 @@
-//! The Grafana dashboard beside the metrics: its queries name what exists, and every metric has a
-//! panel.
+//! The Grafana dashboard next to the metrics: its queries use existing metrics, and every metric
+//! has a panel.
 
 use std::collections::BTreeSet;
 
@@ -9,25 +9,25 @@ use super::table::{METRICS, Metric};
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana.json");
 
-/// Labels of the scrape, by which the dashboard's variables choose servers.
+/// Labels of the scrape, by which the dashboard's variables select servers.
 const SCRAPE_LABELS: [&str; 2] = ["job", "instance"];
 
 /// A metric in a query, with its labels in braces.
 struct Selector<'a> {
     name: &'a str,
-    /// The function that is applied to it; empty without one.
+    /// The function that is applied to the metric; empty without one.
     function: &'a str,
     labels: Vec<&'a str>,
 }
 
-/// Returns the selectors of a PromQL query. None of the dashboard is written without braces.
+/// Returns the selectors of a PromQL query, each of which must have braces.
 fn selectors(query: &str) -> Vec<Selector<'_>> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let braces: Vec<usize> = query.match_indices('{').map(|(at, _)| at).collect();
     let selector = |at: usize| {
         let before = query[..at].trim_end_matches(is_name);
         let function = before.strip_suffix('(').unwrap_or_default();
-        let labels = query[at + 1..].split_once('}').expect("a brace that is closed").0;
+        let labels = query[at + 1..].split_once('}').expect("a closing brace").0;
         Selector {
             name: &query[before.len()..at],
             function: &function[function.trim_end_matches(is_name).len()..],
@@ -74,7 +74,7 @@ fn metrics_of(query: &str) -> BTreeSet<&'static str> {
         names.insert(metric.name);
     }
     for group in query.split(" by (").skip(1) {
-        let group = group.split_once(')').expect("a bracket that is closed").0;
+        let group = group.split_once(')').expect("a closing bracket").0;
         for label in group.split(", ") {
             assert!(labels.contains(label), "no metric has the label `{label}`: {query}");
         }

@@ -1,4 +1,5 @@
-//! All figures of a server at one moment: what `/status.json` sends, and what metrics are made of.
+//! All figures of a server at one moment: the body of `/status.json`, and the source of the
+//! metrics.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,135 +18,136 @@ use crate::stats::{
     BreakReason, Counters, KindCounters, LatencyCounts, N_BUCKETS, RequestKind, bound_us,
 };
 
-/// A server: counters since it started, and its present gauges. Sizes are bytes, times seconds.
+/// A server: counters since its start, and current gauges. Sizes are bytes, times seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ServerFigures {
     /// Version and revision of the program.
     pub program: String,
     /// `opening`, `serving` or `draining`.
     pub phase: String,
-    /// Whether requests are taken and every shard answers.
+    /// Whether the server accepts requests and every shard responds.
     pub ready: bool,
-    /// Since the start.
+    /// Time since the start.
     pub uptime_seconds: f64,
-    /// When it started, since 1970 UTC.
+    /// Time of the start, since 1970 UTC.
     pub started_unix_seconds: f64,
     /// Identity of the graph (uuid); empty before it is open.
     pub graph: String,
-    /// Partitions served.
+    /// Served partitions.
     pub parts: Vec<u16>,
-    /// Rows sent by name of the tensor, over all shards.
+    /// Rows sent by tensor name, over all shards.
     #[serde(default)]
     pub tensor_rows: BTreeMap<String, u64>,
-    /// The file system that holds the graph's folder; none if the kernel does not tell.
+    /// File system that holds the graph's folder; `None` if the kernel does not report it.
     #[serde(default)]
     pub disk: Option<DiskFigures>,
-    /// By number.
+    /// By number of the shard.
     pub shards: Vec<ShardFigures>,
     /// By kind of request, over all shards.
     pub kinds: BTreeMap<String, KindFigures>,
     /// Failed requests by code, over all shards.
     pub failures: BTreeMap<String, u64>,
-    /// Connections that broke by reason, over all shards.
+    /// Connections that broke, by reason, over all shards.
     pub connections_broken: BTreeMap<String, u64>,
-    /// Connections closed as they came, before any shard had them.
+    /// Connections closed on arrival, before a shard accepted them.
     #[serde(default)]
     pub connections_dropped: u64,
-    /// Latencies of bucket i are below this many seconds, and not below the bound before.
+    /// Upper bounds of the latency buckets in seconds, exclusive. A bucket's lower bound is the one
+    /// before.
     pub latency_bounds: Vec<f64>,
-    /// How long an arrival at a shard waits until the shard sees it, sampled, over all shards.
+    /// Sampled delay until a shard notices an event, over all shards.
     #[serde(default)]
     pub shard_delay: LatencyFigures,
-    /// Calls that wait for threads of the store: `look`, `write`.
+    /// Calls that wait for a thread of the store: `look`, `write`.
     pub store_calls_waiting: BTreeMap<String, u64>,
-    /// Volatile tensors that are declared.
+    /// Declared volatile tensors.
     #[serde(default)]
     pub volatile_tensors: u64,
-    /// Bytes of memory that they may take.
+    /// Maximum bytes of memory of these tensors.
     #[serde(default)]
     pub volatile_bytes: u64,
     /// Versions and compactions.
     pub updates: UpdateFigures,
-    /// Memory, processor time, files.
+    /// Memory, processor time and open files.
     pub process: ProcessFigures,
 }
 
 /// One shard.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ShardFigures {
-    /// Requests that have come.
+    /// Requests received.
     pub requests: u64,
-    /// Requests that were answered with a failure.
+    /// Requests that failed.
     pub failures: u64,
     /// Rows sent.
     pub rows: u64,
     /// Bytes of rows sent.
     pub bytes: u64,
-    /// Those sent through memory shared with clients of the same machine.
+    /// Bytes of rows sent through memory shared with clients of the same machine.
     pub shared_bytes: u64,
-    /// Bytes of memory that such clients map now.
+    /// Bytes of the rings shared with such clients; leased tiers are not counted.
     pub shared_memory_bytes: u64,
-    /// Requests that have come and are not answered.
+    /// Requests received and not answered yet.
     pub in_progress: u64,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: u64,
-    /// Connections taken since the start.
+    /// Connections accepted since the start.
     pub connections_taken: u64,
     /// Connections refused because too many were open.
     pub connections_refused: u64,
-    /// Connections ended before admission, because the queue was full.
+    /// Connections evicted during the handshake, because too many were in it.
     pub connections_evicted: u64,
-    /// Connections closed because they were idle while others came and too many were open.
+    /// Connections closed because they were idle when a new one needed their slot.
     pub connections_idle_closed: u64,
     /// Time in which the shard was not idle.
     pub busy_seconds: f64,
-    /// Age of the gauges that the shard published last.
+    /// Age of the shard's last published gauges.
     pub beat_age_seconds: f64,
-    /// Bytes that requests hold, of ids and rows.
+    /// Bytes of ids and rows that requests hold.
     pub in_flight_bytes: u64,
-    /// Bytes that they may hold.
+    /// Maximum of `in_flight_bytes`.
     pub in_flight_bytes_limit: u64,
     /// Rows found in the host tier.
     pub tier_hits: u64,
-    /// Rows looked up there in vain.
+    /// Lookups that missed the host tier.
     pub tier_misses: u64,
-    /// Rows evicted for others.
+    /// Rows evicted.
     pub tier_evictions: u64,
-    /// Rows in it.
+    /// Rows in the host tier.
     pub tier_rows: u64,
-    /// Bytes of these.
+    /// Bytes of rows in the host tier.
     pub tier_used_bytes: u64,
-    /// Bytes that it may take.
+    /// Maximum bytes of the host tier.
     pub tier_bytes: u64,
     /// Extents read from disk.
     pub disk_reads: u64,
-    /// Bytes of these, whole pages.
+    /// Bytes read from disk, whole pages.
     pub disk_read_bytes: u64,
-    /// Rows that came with the read of another.
+    /// Rows read in the extent of another row.
     pub joined_rows: u64,
-    /// Reads that continue now.
+    /// Disk reads in flight.
     pub disk_reads_in_flight: u64,
-    /// Bytes of buffers of these.
+    /// Bytes of the buffers of reads in flight.
     pub disk_reads_in_flight_bytes: u64,
-    /// Pulls that wait until there is room for their reads.
+    /// Pulls that wait for the budget of disk reads.
     pub pulls_waiting_for_disk: u64,
     /// Rows fetched from another shard for a client that is not shard-aware.
     pub forwarded_rows: u64,
     /// Rows read from deltas.
     pub delta_rows: u64,
-    /// Bytes of rows that were loaded ahead of pulls.
+    /// Bytes of rows preloaded so far.
     #[serde(default)]
     pub preloaded_bytes: u64,
-    /// Bytes of rows that are to be.
+    /// Bytes of rows to preload in all.
     #[serde(default)]
     pub preload_bytes: u64,
-    /// Volatile rows that were published.
+    /// Volatile rows published.
     #[serde(default)]
     pub published_rows: u64,
-    /// Volatile rows that were sent.
+    /// Volatile rows sent.
     #[serde(default)]
     pub volatile_rows: u64,
-    /// Volatile rows that were asked for and not there in time.
+    /// Volatile rows that a pull requested and that lacked the stamp in time.
     #[serde(default)]
     pub lacking_rows: u64,
     /// Pulls that wait for volatile rows.
@@ -153,28 +155,28 @@ pub struct ShardFigures {
     pub volatile_pulls_waiting: u64,
     /// Pushes acknowledged.
     pub pushes: u64,
-    /// Rows of these.
+    /// Rows of acknowledged pushes.
     pub pushed_rows: u64,
 }
 
 /// Requests of one kind.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KindFigures {
-    /// That have come.
+    /// Requests received.
     pub begun: u64,
-    /// That have come and are not answered.
+    /// Requests received and not answered yet.
     pub in_progress: u64,
-    /// From when a request was sent, as far as that is known, to the last byte of its answer handed
-    /// to the system.
+    /// Time from when the client sent the request, as far as known, to the last byte of the reply
+    /// written to the socket.
     pub latency: LatencyFigures,
 }
 
-/// How long requests took.
+/// Latencies of requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyFigures {
     /// Requests by bucket, see [`ServerFigures::latency_bounds`].
     pub buckets: Vec<u64>,
-    /// Figures of all of them.
+    /// Sum of all latencies.
     pub sum_seconds: f64,
 }
 
@@ -183,78 +185,78 @@ pub struct LatencyFigures {
 pub struct UpdateFigures {
     /// The newest committed version.
     pub version: u32,
-    /// The oldest that can be read.
+    /// The oldest readable version.
     pub oldest_version: u32,
-    /// Whether updates are taken.
+    /// Whether the server accepts updates.
     pub writable: bool,
-    /// Whether versions come from the writer of another server.
+    /// Whether the server follows a writer or a bucket.
     #[serde(default)]
     pub follower: bool,
-    /// Rows of deltas, each counted once.
+    /// Rows of all deltas, each row counted once.
     pub committed_rows: u64,
-    /// Rows put since.
+    /// Rows put since the start and not committed.
     pub pending_rows: u64,
-    /// Compactions asked for, those that wait included.
+    /// Compactions requested, waiting ones included.
     pub compactions_asked: u64,
-    /// Compactions that are over.
+    /// Compactions finished.
     pub compactions_ended: u64,
-    /// Bytes written by the one that runs.
+    /// Bytes written by the running compaction.
     pub compaction_bytes: u64,
-    /// Bytes that it will write.
+    /// Bytes that the running compaction will write.
     pub compaction_bytes_total: u64,
-    /// Why the last has failed; empty if it has not.
+    /// Error of the last compaction; empty if it succeeded.
     pub compaction_failure: String,
-    /// Partitions whose versions are published in a bucket, by number.
+    /// Partitions that are published in a bucket, by number.
     #[serde(default)]
     pub published: BTreeMap<String, PublishedFigures>,
-    /// Partitions that are followed, by number.
+    /// Followed partitions, by number.
     #[serde(default)]
     pub following: BTreeMap<String, FollowFigures>,
 }
 
-/// How far a partition is with what it follows.
+/// Progress of a followed partition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct FollowFigures {
-    /// Where its versions come from.
+    /// Source of its versions.
     pub source: String,
-    /// The newest version there, as last seen; 0 before the first look.
+    /// Newest version at the source at the last poll; 0 before the first.
     pub newest: u32,
-    /// Versions that are there and not served here.
+    /// Versions at the source that are not served here.
     pub behind: u32,
-    /// Time since the source was last seen.
+    /// Time since the last successful poll.
     pub look_age_seconds: f64,
-    /// Why it cannot be fetched; empty if it can.
+    /// Why the partition cannot be fetched; empty if it can.
     pub fault: String,
 }
 
-/// How far a partition is published.
+/// Progress of publishing a partition.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct PublishedFigures {
     /// The newest published version; 0 before the first.
     pub version: u32,
-    /// Versions committed since.
+    /// Versions committed and not published yet.
     pub waiting: u32,
 }
 
-/// Figures of the process from the kernel.
+/// Kernel figures of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessFigures {
-    /// Memory in RAM.
+    /// Resident memory.
     pub resident_bytes: u64,
-    /// The most that it has been.
+    /// Peak resident memory.
     pub peak_resident_bytes: u64,
-    /// Processor time, of user and system.
+    /// Processor time, user and system.
     pub cpu_seconds: f64,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// Files and sockets that are open.
+    /// Open files and sockets.
     pub open_fds: u64,
-    /// Files and sockets that may be.
+    /// Limit on open files and sockets.
     pub max_fds: u64,
 }
 
 impl ServerFigures {
-    /// Reads counters and /proc; waits for no shard.
+    /// Reads counters and /proc without waiting for a shard.
     pub(crate) fn read(observed: &Observed) -> Self {
         let phase = observed.phase();
         let mut figures = Self {
@@ -405,7 +407,7 @@ fn published(served: &Served) -> BTreeMap<String, PublishedFigures> {
 }
 
 impl LatencyFigures {
-    /// Returns the counts of several shards together.
+    /// Returns the sum of the counts of several shards.
     fn sum<'a>(all: impl Iterator<Item = &'a LatencyCounts>) -> Self {
         let (mut buckets, mut sum_ns) = (vec![0; N_BUCKETS], 0u64);
         for counts in all {
@@ -421,7 +423,8 @@ impl LatencyFigures {
         self.buckets.iter().sum()
     }
 
-    /// Returns the difference to `before`; all of it if that is of another server.
+    /// Returns the difference to `before`, or all counts if `before` is of another run of the
+    /// server.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&before.buckets);
@@ -450,15 +453,15 @@ fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Ticks per second in /proc/self/stat: the same on every architecture that we run on.
+/// Ticks per second in /proc/self/stat, the same on every supported architecture.
 const USER_HZ: f64 = 100.0;
 
 impl ProcessFigures {
-    /// Reads the figures of this process. One that cannot be read is 0.
+    /// Reads the figures of this process; 0 for one that cannot be read.
     pub(super) fn read() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // Less the one that lists them.
+        // Excludes the descriptor of this listing.
         let open_fds = fs::read_dir("/proc/self/fd").map_or(0, |dir| dir.count() as u64 - 1);
         Self {
             resident_bytes: kib(&status, "VmRSS:") << 10,
@@ -471,13 +474,14 @@ impl ProcessFigures {
     }
 }
 
-/// Returns the number after a key, whatever its unit.
+/// Returns the number after a key of /proc/self/status, in the unit of its line.
 fn kib(status: &str, key: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the user and system time: fields 14 and 15. Field 2 is a name that may hold anything.
+/// Returns user plus system time, fields 14 and 15. Field 2 is a name that may contain any
+/// character.
 fn cpu_ticks(stat: &str) -> f64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
@@ -517,7 +521,7 @@ mod tests {
     fn a_difference_never_goes_below_zero() {
         let of = |buckets: &[u64]| LatencyFigures { buckets: buckets.to_vec(), sum_seconds: 0.0 };
         assert_eq!(of(&[5, 7]).since(&of(&[2, 7])), of(&[3, 0]));
-        assert_eq!(of(&[1, 7]).since(&of(&[2, 7])), of(&[1, 7]), "it was restarted");
+        assert_eq!(of(&[1, 7]).since(&of(&[2, 7])), of(&[1, 7]), "the server was restarted");
         assert_eq!(of(&[1, 7]).since(&of(&[])), of(&[1, 7]));
     }
 

@@ -1,5 +1,5 @@
-//! Metrics of a server. They are gathered from counters for each request, so shards never wait for
-//! a reader of metrics.
+//! Metrics of a server. Each request gathers them from counters, so shards never wait for a reader
+//! of metrics.
 
 #[cfg(test)]
 mod dashboard_tests;
@@ -29,14 +29,14 @@ pub use figures::{
 };
 pub(crate) use prometheus::CONTENT_TYPE;
 
-/// A server as metrics see it, from before its graph is open until its last thread has ended.
+/// A server as metrics see it, from before its graph opens until its last thread has ended.
 pub(crate) struct Observed {
     program: String,
     disk: DiskWatch,
     started: Instant,
     started_unix: Duration,
     phase: AtomicU8,
-    /// Connections that were closed as they came.
+    /// Connections closed on arrival.
     dropped: AtomicU64,
     served: OnceLock<Served>,
 }
@@ -51,14 +51,14 @@ pub(crate) struct Served {
     pub(crate) volatile: Arc<Volatile>,
 }
 
-/// How far a server is.
+/// Phase of a server's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It opens its graph and starts its shards.
+    /// Opening the graph and starting shards.
     Opening,
-    /// All partitions are open, and requests are taken.
+    /// All partitions are open, and the server accepts requests.
     Serving,
-    /// It takes nothing new and finishes what is in flight.
+    /// Accepting nothing new, and finishing requests in flight.
     Draining,
 }
 
@@ -88,7 +88,7 @@ impl Observed {
         }
     }
 
-    /// Notes that the graph is open, and the shards are about to start.
+    /// Records that the graph is open; the shards are about to start.
     pub(crate) fn opened(&self, served: Served) {
         let is_first = self.served.set(served).is_ok();
         debug_assert!(is_first, "a server opens its graph once");
@@ -111,25 +111,25 @@ impl Observed {
         self.started.elapsed()
     }
 
-    /// Notes that a connection was closed as it came.
+    /// Counts a connection that was closed on arrival.
     pub(crate) fn dropped(&self) {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a shard has published its gauges just now.
+    /// Records the time of a shard's publication of gauges.
     pub(crate) fn heartbeat(&self, counters: &Counters) {
         let now_ms = u64::try_from(self.uptime().as_millis()).unwrap_or(u64::MAX).max(1);
         counters.gauges.at_ms.store(now_ms, Ordering::Relaxed);
     }
 
     /// Returns the time since a shard last published its gauges, or since the start if it never
-    /// has.
+    /// did.
     fn beat_age(&self, counters: &Counters) -> Duration {
         let at = Duration::from_millis(counters.gauges.at_ms.load(Ordering::Relaxed));
         self.uptime().saturating_sub(at)
     }
 
-    /// Returns the shard that has been silent longest, and for how long, if that is too long.
+    /// Returns the shard that has been silent longest, with that time, if it exceeds the limit.
     pub(crate) fn silent_shard(&self) -> Option<(usize, Duration)> {
         let shards = self.served().filter(|_| self.phase() == Phase::Serving)?.counters.iter();
         let ages = shards.map(|counters| self.beat_age(counters)).enumerate();
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_are_reported_as_they_were_entered() {
+    fn the_last_entered_phase_is_reported() {
         let observed = Observed::new(&ServerConfig::new("."));
         assert_eq!(observed.phase(), Phase::Opening);
         for phase in Phase::ALL {
@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_is_as_old_as_it_is() {
+    fn the_age_of_a_heartbeat_is_the_time_since_it() {
         let (observed, counters) = (Observed::new(&ServerConfig::new(".")), Counters::new(1));
         std::thread::sleep(Duration::from_millis(30));
         assert!(observed.beat_age(&counters) >= Duration::from_millis(30), "never published");
-        let told = Instant::now();
+        let published = Instant::now();
         observed.heartbeat(&counters);
         let age = observed.beat_age(&counters);
-        // Times are kept in whole milliseconds.
-        assert!(age <= told.elapsed() + Duration::from_millis(1), "{age:?}");
+        // Times are stored in whole milliseconds.
+        assert!(age <= published.elapsed() + Duration::from_millis(1), "{age:?}");
     }
 }

@@ -5,11 +5,10 @@ use std::fmt::Write;
 use super::figures::{LatencyFigures, ServerFigures};
 use super::table::{METRICS, Metric, MetricSource};
 
-/// Content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl ServerFigures {
-    /// Returns all metrics. Those of the graph and the shards are left out before they exist.
+    /// Returns all metrics. Metrics of the graph and of shards are absent before these exist.
     pub(crate) fn prometheus(&self) -> String {
         let mut text = String::with_capacity(64 << 10);
         for metric in METRICS {
@@ -49,7 +48,8 @@ impl ServerFigures {
         Ok(())
     }
 
-    /// Returns every fourth bound, an octave apart: enough for alarms, and a quarter of the series.
+    /// Writes every fourth bound, which are an octave apart: fine enough for alarms, at a quarter
+    /// of the series.
     fn write_histogram(
         &self,
         name: &str,
@@ -60,7 +60,7 @@ impl ServerFigures {
         let (mut below, comma) = (0, if label.is_empty() { "" } else { "," });
         for (bucket, (n, bound)) in latency.buckets.iter().zip(&self.latency_bounds).enumerate() {
             below += n;
-            // The last bucket has no bound: whatever took longer is in it too.
+            // The last bucket also counts latencies beyond its bound.
             if bucket % 4 == 3 && bucket + 1 < latency.buckets.len() {
                 writeln!(text, "{name}_bucket{{{label}{comma}le=\"{bound}\"}} {below}")?;
             }

@@ -1,4 +1,4 @@
-//! The rows of a partition that were resident when a server was stopped, in a file.
+//! Saved hot rows: the rows of a partition that were resident when a server stopped, in a file.
 //!
 //! Integers are little-endian. Rows are numbers in their partition, hottest first.
 //!
@@ -8,7 +8,7 @@
 //! crc32 of all before u32
 //! ```
 //!
-//! The file says what to read first, and nothing of what the rows hold: a wrong one costs time.
+//! The file only tells which rows to read first and has no row data, so a wrong file costs time.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -21,14 +21,14 @@ use thiserror::Error;
 
 const MAGIC: &[u8; 8] = b"lodehot\0";
 const FORMAT: u32 = 1;
-/// Bytes before the first tensor, and after the last.
+/// Bytes before the first tensor and after the last one.
 const HEAD_BYTES: usize = 36;
 const CHECKSUM_BYTES: usize = 4;
 
-/// Rows of each tensor by its name.
+/// Rows of each tensor, by tensor name.
 pub(super) type HotRows = BTreeMap<String, Vec<u32>>;
 
-/// The partition that a file is for.
+/// The partition that a file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) graph: [u8; 16],
@@ -41,10 +41,10 @@ pub(super) struct Owner {
 pub(super) enum HotRowsError {
     #[error("{}: cannot read: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },
-    #[error("{}: damaged: {reason}; remove it, the next clean stop writes it", file.display())]
+    #[error("{}: damaged: {reason}; remove the file, the next clean stop writes a new one", file.display())]
     Damaged { file: PathBuf, reason: String },
-    #[error("{}: {field} {expected} was expected, found {found}; remove it, or choose \
-             another state folder", file.display())]
+    #[error("{}: expected {field} {expected}, found {found}; remove the file, or choose another \
+             state folder", file.display())]
     Foreign { file: PathBuf, field: &'static str, expected: String, found: String },
 }
 
@@ -53,14 +53,14 @@ impl Owner {
         dir.join(format!("part-{:03}.hot", self.part.0))
     }
 
-    /// Returns the bytes of a file that lists each row of the most tensors.
+    /// Returns the size of a file that lists every row for the maximum number of tensors.
     fn bytes_max(&self) -> u64 {
         let tensor = 8 + MAX_TENSOR_NAME_BYTES as u64 + 4 * u64::from(self.n_rows);
         (HEAD_BYTES + CHECKSUM_BYTES) as u64 + MAX_TENSORS as u64 * tensor
     }
 }
 
-/// Writes the file of a partition; the old one is there, or the new one is.
+/// Writes the file of a partition. After a crash either the old file or the new one is there.
 pub(super) fn write(
     device: &dyn FileSystem,
     dir: &Path,
@@ -81,12 +81,12 @@ pub(super) fn write(
         device.sync(dir)
     };
     write().inspect_err(|_| {
-        // It may never have been created, or have been moved to its place.
+        // The file may not exist, or may already be renamed.
         let _ = device.remove_file(&temporary);
     })
 }
 
-/// Reads the file of a partition; `None` where there is none.
+/// Reads the file of a partition; `None` if there is none.
 pub(super) fn read(
     device: &dyn FileSystem,
     dir: &Path,
@@ -100,7 +100,7 @@ pub(super) fn read(
     };
     let n_bytes = file.len_bytes().map_err(refused)?;
     if n_bytes > owner.bytes_max() {
-        let reason = format!("{n_bytes} bytes; it has {} at most", owner.bytes_max());
+        let reason = format!("found {n_bytes} bytes, the limit is {}", owner.bytes_max());
         return Err(HotRowsError::Damaged { file: path, reason });
     }
     let mut bytes = vec![0; usize::try_from(n_bytes).unwrap_or(0)];
@@ -125,7 +125,7 @@ fn encode(owner: Owner, rows: &HotRows) -> Vec<u8> {
     bytes
 }
 
-/// Appends a length: of tensors, bytes of a name, or rows of a partition, all below 2^32.
+/// Appends a length (of tensors, a name, or rows of a partition), all below 2^32.
 fn push_len(bytes: &mut Vec<u8>, len: usize) {
     bytes.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
 }
@@ -140,9 +140,9 @@ fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsErr
     };
     let mut rest = Fields(bytes);
     if rest.take(MAGIC.len()) != Some(MAGIC) {
-        return Err(damaged("it does not begin as such a file does".to_owned()));
+        return Err(damaged("wrong magic number".to_owned()));
     }
-    // Before the checksum, which another format may have elsewhere.
+    // Checked before the checksum, which another format may place elsewhere.
     let short = || damaged(format!("{} bytes are too few", bytes.len()));
     let format = rest.u32().ok_or_else(short)?;
     if format != FORMAT {
@@ -153,9 +153,7 @@ fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsErr
     };
     let (expected, found) = (u32::from_le_bytes(*checksum), crc32fast::hash(body));
     if expected != found {
-        return Err(damaged(format!(
-            "checksum {expected:#010x} was expected, found {found:#010x}"
-        )));
+        return Err(damaged(format!("expected checksum {expected:#010x}, found {found:#010x}")));
     }
     let mut rest = Fields(body.get(MAGIC.len() + 4..).unwrap_or_default());
     let graph = rest.take(16).ok_or_else(short)?;
@@ -173,7 +171,7 @@ fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsErr
         let (name, rows) = rest.tensor().ok_or_else(short)?;
         if let Some(row) = rows.iter().find(|row| **row >= owner.n_rows) {
             let n_rows = owner.n_rows;
-            return Err(damaged(format!("row {row} of `{name}`; there are {n_rows} rows")));
+            return Err(damaged(format!("row {row} of `{name}`, which has {n_rows} rows")));
         }
         all.insert(name, rows);
     }
@@ -183,7 +181,7 @@ fn decode(path: &Path, owner: Owner, bytes: &[u8]) -> Result<HotRows, HotRowsErr
     Ok(all)
 }
 
-/// Bytes that are still to be read.
+/// The bytes that are not decoded yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -202,7 +200,7 @@ impl<'a> Fields<'a> {
         let n_bytes = self.u32()? as usize;
         let name = String::from_utf8(self.take(n_bytes)?.to_vec()).ok()?;
         let n_rows = self.u32()? as usize;
-        // Taken from bytes that are there before any memory is.
+        // Sliced before memory is allocated, so a wrong length allocates nothing.
         let rows = self.take(n_rows.checked_mul(4)?)?;
         let rows = rows.as_chunks().0.iter().map(|row| u32::from_le_bytes(*row));
         Some((name, rows.collect()))
@@ -228,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn rows_are_read_back_as_written() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         assert!(read(&Disk, &state, OWNER).unwrap().is_none());
@@ -237,25 +235,25 @@ mod tests {
             assert_eq!(read(&Disk, &state, OWNER).unwrap(), Some(rows));
         }
         let names: Vec<_> = state.read_dir().unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert_eq!(names, ["part-003.hot"], "nothing else is left");
+        assert_eq!(names, ["part-003.hot"], "no other file is left");
     }
 
     #[test]
-    fn a_file_of_another_graph_partition_or_format_is_named_as_that() {
+    fn a_file_of_another_graph_partition_or_format_is_refused() {
         let bytes = encode(OWNER, &some());
         let other = refusal(Owner { graph: [8; 16], ..OWNER }, &bytes);
         assert!(other.contains("graph 0808") && other.contains("found 0707"), "{other}");
         let other = refusal(Owner { part: PartId(4), ..OWNER }, &bytes);
-        assert!(other.contains("partition 4 was expected, found 3"), "{other}");
+        assert!(other.contains("expected partition 4, found 3"), "{other}");
         let other = refusal(Owner { n_rows: 999, ..OWNER }, &bytes);
-        assert!(other.contains("row 999 of `feat`; there are 999 rows"), "{other}");
+        assert!(other.contains("row 999 of `feat`, which has 999 rows"), "{other}");
         let mut newer = bytes;
         newer[8] = 2;
-        assert!(refusal(OWNER, &newer).contains("format 1 was expected, found 2"));
+        assert!(refusal(OWNER, &newer).contains("expected format 1, found 2"));
     }
 
     #[test]
-    fn a_damaged_file_is_never_believed() {
+    fn a_damaged_file_is_never_accepted() {
         let bytes = encode(OWNER, &some());
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
@@ -266,7 +264,7 @@ mod tests {
             refusal(OWNER, &bytes[..end]);
         }
         refusal(OWNER, &[&bytes[..], &[0]].concat());
-        // Lengths that the checksum vouches for and nothing else.
+        // A wrong length under a valid checksum.
         let mut long = bytes[..bytes.len() - CHECKSUM_BYTES].to_vec();
         long[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&u32::MAX.to_le_bytes());
         let checksum = crc32fast::hash(&long);
@@ -276,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn decode_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut sealed = MAGIC.to_vec();
             sealed.extend_from_slice(&FORMAT.to_le_bytes());
             sealed.extend_from_slice(&OWNER.graph);
@@ -289,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_file_or_the_new_one_is_there_whenever_the_power_goes() {
+    fn a_power_loss_leaves_the_old_file_or_the_new_one() {
         let new: HotRows = [("feat".to_owned(), vec![1])].into();
         for after in 0.. {
             let (device, dir) = (CrashDevice::new(after), Path::new("state"));
@@ -303,7 +301,7 @@ mod tests {
                 assert!(found == new || found == some() && written.is_err(), "{after}: {found:?}");
             }
             if written.is_ok() {
-                assert!(after > 3, "it has several steps");
+                assert!(after > 3, "the write has several steps");
                 return;
             }
         }

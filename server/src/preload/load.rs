@@ -1,4 +1,4 @@
-//! The loading itself: a few workers on each shard, behind all requests.
+//! Preloading: a few workers on each shard, at lower priority than all requests.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -18,11 +18,11 @@ use crate::limits::{
 };
 use crate::shard::Shard;
 
-/// Longest time that a piece may wait for its reads; then it is tried again.
+/// Longest time that a piece may wait for its reads before it fails.
 const PIECE_MAX: Duration = Duration::from_secs(10);
 
 impl Shard {
-    /// Decides which rows this shard loads, and says how many bytes they are.
+    /// Decides which rows this shard preloads, and publishes their bytes.
     pub(crate) fn plan_preload(&self) -> PreloadWork {
         let (mut work, mut n_bytes) = (PreloadWork::default(), 0);
         for tensor in 0..self.tensors.len() {
@@ -34,7 +34,7 @@ impl Shard {
         work
     }
 
-    /// Adds what is loaded of a tensor; returns its bytes.
+    /// Adds the portions of a tensor to `work`; returns their bytes.
     fn plan_tensor(&self, tensor: usize, work: &mut PreloadWork) -> u64 {
         let (plan, rows) = (&self.plan, &self.tensors[tensor]);
         let (preload, n_slots) = (&plan.preload, rows.n_slots());
@@ -66,8 +66,8 @@ impl Shard {
         n_rows.min(n_slots) * rows.row_bytes as u64
     }
 
-    /// Returns the portion of each partition, of the rows that `rows` chooses by partition and
-    /// length.
+    /// Returns a portion per partition, with the rows that `rows` selects from the partition and
+    /// its number of rows.
     fn portions(&self, tensor: usize, rows: impl Fn(PartId, u32) -> Option<Rows>) -> Vec<Portion> {
         let partitions = &self.plan.partitions;
         let piece_rows = (PRELOAD_BYTES / self.tensors[tensor].row_bytes).clamp(1, PRELOAD_ROWS);
@@ -86,7 +86,7 @@ impl Shard {
         partitions.parts().iter().filter_map(portion).collect()
     }
 
-    /// Starts the workers; they end when all is loaded, or the shard is about to.
+    /// Starts the workers. They end when all rows are loaded or the shard ends.
     pub(crate) fn start_preload(self: &Rc<Self>, work: PreloadWork, queue: TaskQueueHandle) {
         if self.counters().preload_bytes.load(Ordering::Relaxed) == 0 {
             return;
@@ -99,11 +99,11 @@ impl Shard {
                 ids: Vec::new(),
                 out: Vec::new(),
             };
-            self.spawn_guarded_into(queue, "what loads rows ahead", worker.run());
+            self.spawn_guarded_into(queue, "a preload worker", worker.run());
         }
     }
 
-    /// Loads rows of this shard into its tier; returns whether the tier has room for more.
+    /// Loads rows of this shard into its tier; returns whether free slots remain.
     async fn load_ahead(
         &self,
         tensor: usize,
@@ -112,20 +112,20 @@ impl Shard {
     ) -> Result<bool, Failure> {
         let rows = &self.tensors[tensor];
         let n_bytes = ids.len() * rows.row_bytes;
-        // Ids, the rows, and lists of their keys and places.
+        // Ids, rows, and the lists of keys and places.
         let _room = self.take_room(PullKind::Vector, n_bytes + 4 * size_of_val(ids))?;
         out.resize(n_bytes, 0);
         let turn = self.read_turn(PullKind::Vector, Instant::now() + PIECE_MAX);
         rows.load_ahead(&self.plan, &turn, ids, out).await
     }
 
-    /// Passes on which rows the tiers hold that are smaller than their tables.
+    /// Reports the resident rows of tiers that are smaller than their tables, to be saved.
     pub(crate) fn remember_rows(&self) {
         let plan = &self.plan;
         let counters = self.counters();
         let is_loaded = counters.preloaded_bytes.load(Ordering::Relaxed)
             >= counters.preload_bytes.load(Ordering::Relaxed);
-        // Half of what was remembered is worse than all of it.
+        // A partial preload would replace the saved list by a worse one.
         if !plan.preload.remembers() || !is_loaded {
             return;
         }
@@ -143,8 +143,8 @@ impl Shard {
     }
 }
 
-/// Cuts lists of rows, hottest first, to about as many as there are slots, and sorts them: so that
-/// neighbours are read together.
+/// Truncates lists of rows, hottest first, to about as many rows as there are slots. Sorts each
+/// list, so that neighbouring rows are read together.
 fn hottest(mut portions: Vec<Portion>, n_slots: u64) -> Vec<Portion> {
     let n_rows: u64 = portions.iter().map(Portion::n_rows).sum();
     for portion in &mut portions {
@@ -159,9 +159,9 @@ fn hottest(mut portions: Vec<Portion>, n_slots: u64) -> Vec<Portion> {
     portions
 }
 
-/// One piece after the other.
+/// Loads one piece after the other.
 struct Worker {
-    /// Not held between pieces: the shard may end.
+    /// Weak, and not held between pieces, so that the shard can end.
     shard: Weak<Shard>,
     work: Rc<RefCell<PreloadWork>>,
     ids: Vec<NodeId>,
@@ -175,26 +175,26 @@ impl Worker {
             let Some(tensor) = self.work.borrow_mut().next(&mut self.ids) else { break };
             let Some(is_contended) = self.load(tensor).await else { return };
             if is_contended {
-                // Most of the time the disk is left to pulls that wait for it.
+                // Leaves the disk to waiting pulls most of the time.
                 let pause = (begun.elapsed() * PRELOAD_PAUSES).min(PRELOAD_PAUSE_MAX);
                 glommio::timer::sleep(pause).await;
             } else {
                 glommio::yield_if_needed().await;
             }
         }
-        // The last of the shard's workers.
+        // True for the last worker of the shard.
         if Rc::strong_count(&self.work) == 1
             && let Some(shard) = self.shard.upgrade()
         {
             let counters = shard.counters();
             let n_bytes = counters.preload_bytes.load(Ordering::Relaxed);
             counters.preloaded_bytes.store(n_bytes, Ordering::Relaxed);
-            info!(shard = shard.number(), n_bytes, "rows were loaded ahead");
+            info!(shard = shard.number(), n_bytes, "preloaded rows");
         }
     }
 
-    /// Loads a piece, if it can be. Returns whether pulls read from disk meanwhile, or `None` when
-    /// the shard ends.
+    /// Loads a piece; retries while the shard is overloaded. Returns whether pulls read from disk
+    /// meanwhile, or `None` when the shard ends.
     async fn load(&mut self, tensor: usize) -> Option<bool> {
         loop {
             let shard = self.shard.upgrade().filter(|shard| !shard.is_ending())?;
@@ -209,7 +209,7 @@ impl Worker {
                     glommio::timer::sleep(RETRY_AFTER).await;
                     continue;
                 }
-                // Its partition has gone elsewhere.
+                // The partition was moved to another server.
                 Err(refusal) if refusal.code == FailureCode::Elsewhere => true,
                 Err(refusal) => {
                     shard.plan.preload.note_fault(&refusal.message);
@@ -224,7 +224,7 @@ impl Worker {
             let total = counters.preload_bytes.load(Ordering::Relaxed);
             let done = counters.preloaded_bytes.load(Ordering::Relaxed);
             let done = done.saturating_add((self.ids.len() * row_bytes) as u64);
-            // All of it is loaded only when the last worker says so.
+            // Only the last worker reports the preload as complete.
             counters.preloaded_bytes.store(done.min(total.saturating_sub(1)), Ordering::Relaxed);
             return Some(misses() != before);
         }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn of_more_rows_than_fit_the_hottest_are_loaded_and_in_the_order_of_the_disk() {
+    fn the_hottest_rows_that_fit_are_loaded_in_disk_order() {
         let chosen = |n_slots| {
             let lists = vec![listed(0, &[9, 3, 7, 1]), listed(1, &[8, 2])];
             let lists = hottest(lists, n_slots).into_iter().map(|portion| match portion.rows {

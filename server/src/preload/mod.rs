@@ -1,9 +1,9 @@
-//! Rows that are loaded into the tiers after a start, before a pull asks for them.
+//! Preloading: rows that are loaded into the tiers after a start, before any pull requests them.
 //!
-//! Each shard loads the rows that it owns, by the reads that gathers make. They go through the
-//! fence that keeps a changed row out of a tier, see `rows/tier.rs`. A tier that holds its table
-//! gets all of it. A smaller one gets the rows that were resident when the server was stopped,
-//! hottest first. [`hot_rows`] keeps these in a file for each partition.
+//! Each shard loads the rows that it owns, with the reads of a gather. The same guard keeps rows
+//! that change meanwhile out of the tier, see `rows/tier.rs`. A tier that fits its table gets the
+//! whole table. A smaller one gets the rows that were resident when the server stopped, hottest
+//! first. [`hot_rows`] saves these in a file per partition.
 
 mod hot_rows;
 mod load;
@@ -24,26 +24,26 @@ use crate::error::ServerError;
 use crate::partitions::Partitions;
 use hot_rows::{HotRows, Owner};
 
-/// The rows of one tensor to load.
+/// Which rows of a tensor are preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PreloadRule {
     No,
-    /// The table, if the tier holds it.
+    /// The table, if the tier fits it.
     Whole,
-    /// The table, else what was remembered of it.
+    /// The table, else its saved hot rows.
     WholeOrRemembered,
-    /// The table, else what was remembered of it, else its first rows.
+    /// The table, else its saved hot rows, else its first rows.
     WhatFits,
 }
 
 impl PreloadRule {
-    /// Returns whether rows of a table that the tier does not hold are remembered.
+    /// Returns whether hot rows are saved for a table that does not fit its tier.
     fn remembers(self) -> bool {
         matches!(self, Self::WholeOrRemembered | Self::WhatFits)
     }
 }
 
-/// The rows that are loaded, shared by all shards.
+/// State of the preload, shared by all shards.
 #[derive(Debug)]
 pub(crate) struct Preload {
     /// By position of the tensor.
@@ -51,32 +51,32 @@ pub(crate) struct Preload {
     dir: PathBuf,
     owner: [u8; 16],
     remembered: Mutex<Remembered>,
-    /// Rows in tiers at a stop, by partition.
+    /// Resident rows at a stop, by partition.
     resident: Mutex<Resident>,
-    /// The first read that has failed.
+    /// The first read error.
     fault: Mutex<Option<String>>,
 }
 
-/// Rows that files have, until each shard has taken its own.
+/// Rows of the saved files, until each shard has planned.
 #[derive(Debug, Default)]
 struct Remembered {
-    /// Shards that have taken theirs.
+    /// Shards that have planned.
     n_shards: u16,
     rows: BTreeMap<PartId, HotRows>,
 }
 
-/// Rows that tiers hold at a stop.
+/// Resident rows of the tiers at a stop.
 #[derive(Debug, Default)]
 struct Resident {
-    /// Shards that have passed theirs on.
+    /// Shards that have reported theirs.
     n_shards: u16,
-    /// By tensor, a list of each shard.
+    /// By partition and tensor, a list per shard.
     rows: BTreeMap<PartId, BTreeMap<String, Vec<Vec<u32>>>>,
 }
 
 impl Preload {
-    /// Checks the requested tables, and reads the remembered rows. A file that cannot be used is
-    /// reported in the log and ignored.
+    /// Checks the tensors to preload, and reads the saved hot rows. An unusable file is logged and
+    /// ignored.
     pub(crate) fn new(config: &ServerConfig, partitions: &Partitions) -> Result<Self, ServerError> {
         let wanted = wanted(&config.preload, partitions)?;
         let graph = partitions.live.graph();
@@ -96,7 +96,7 @@ impl Preload {
                         drop(this.remembered.lock().ignore_poison().rows.insert(part, rows));
                     }
                     Ok(None) => {}
-                    Err(error) => warn!(%error, "remembered rows are not loaded"),
+                    Err(error) => warn!(%error, "ignoring saved hot rows"),
                 }
             }
         }
@@ -107,8 +107,8 @@ impl Preload {
         self.wanted.iter().any(|rule| rule.remembers())
     }
 
-    /// Returns the remembered rows of a tensor of a partition that a shard owns, hottest first;
-    /// `None` where there are none of any shard.
+    /// Returns the saved hot rows of a tensor in a partition that a shard owns, hottest first;
+    /// `None` if no rows of the tensor are saved.
     fn remembered(
         &self,
         part: PartId,
@@ -120,7 +120,7 @@ impl Preload {
         Some(rows.iter().copied().filter(|&row| is_own(row)).collect())
     }
 
-    /// Drops the remembered rows once each of `n_shards` has called this.
+    /// Frees the saved rows once all `n_shards` shards have planned.
     fn has_planned(&self, n_shards: usize) {
         let mut remembered = self.remembered.lock().ignore_poison();
         remembered.n_shards += 1;
@@ -129,7 +129,7 @@ impl Preload {
         }
     }
 
-    /// Returns the first failure.
+    /// Returns the first read error.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault.lock().ignore_poison().clone()
     }
@@ -137,12 +137,12 @@ impl Preload {
     fn note_fault(&self, reason: &str) {
         let mut fault = self.fault.lock().ignore_poison();
         if fault.is_none() {
-            warn!(reason, "rows could not be loaded ahead, and are read when they are asked for");
+            warn!(reason, "cannot preload rows; pulls read them on demand");
             *fault = Some(reason.to_owned());
         }
     }
 
-    /// Takes what a shard's tiers hold, hottest first.
+    /// Adds the resident rows of a shard's tiers, hottest first.
     fn add_resident(&self, rows: Vec<(PartId, String, Vec<u32>)>) {
         let mut resident = self.resident.lock().ignore_poison();
         resident.n_shards += 1;
@@ -151,7 +151,7 @@ impl Preload {
         }
     }
 
-    /// Writes down which rows were resident, once all shards have ended well.
+    /// Saves the resident rows, if all shards have ended without an error.
     pub(crate) fn save(&self, partitions: &Partitions, n_shards: u16) {
         let resident = std::mem::take(&mut *self.resident.lock().ignore_poison());
         if resident.n_shards != n_shards {
@@ -163,9 +163,9 @@ impl Preload {
             let n_rows: usize = rows.values().map(Vec::len).sum();
             let saved = hot_rows::write(&Disk, &self.dir, self.owner(partitions, part), &rows);
             match saved {
-                Ok(()) => info!(%part, n_rows, "resident rows are remembered"),
+                Ok(()) => info!(%part, n_rows, "saved resident rows"),
                 Err(error) => {
-                    warn!(%part, dir = %self.dir.display(), %error, "resident rows are forgotten");
+                    warn!(%part, dir = %self.dir.display(), %error, "cannot save resident rows");
                 }
             }
         }
@@ -201,7 +201,7 @@ fn wanted(
     Ok(wanted)
 }
 
-/// Merges lists, each hottest first, into one.
+/// Merges lists that are each hottest first into one.
 fn interleaved(lists: &[Vec<u32>]) -> Vec<u32> {
     let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest).flat_map(|at| lists.iter().filter_map(move |list| list.get(at).copied())).collect()
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hottest_of_each_shard_come_first() {
+    fn the_hottest_rows_of_each_shard_lead() {
         let lists = [vec![1, 4, 6], vec![2], vec![3, 5]];
         assert_eq!(interleaved(&lists), [1, 2, 3, 4, 5, 6]);
         assert!(interleaved(&[]).is_empty());

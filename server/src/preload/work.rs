@@ -1,11 +1,11 @@
-//! Which rows a shard loads, piece after piece.
+//! The rows that a shard preloads, piece by piece.
 
 use std::collections::VecDeque;
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::Stripes;
 
-/// Rows of one tensor of one partition that are to be loaded, those of other shards among them.
+/// Rows of one tensor of one partition to preload; rows of other shards are skipped.
 #[derive(Clone, Debug)]
 pub(super) struct Portion {
     /// Position of the tensor.
@@ -14,7 +14,7 @@ pub(super) struct Portion {
     pub(super) first_node: u32,
     pub(super) stripes: Stripes,
     pub(super) shard: u16,
-    /// Most rows of a piece.
+    /// Maximum rows of a piece.
     pub(super) piece_rows: usize,
     pub(super) rows: Rows,
 }
@@ -22,13 +22,13 @@ pub(super) struct Portion {
 /// Rows of a partition.
 #[derive(Clone, Debug)]
 pub(super) enum Rows {
-    /// From the first to before the second.
+    /// From the first row to the second, exclusive.
     Range(u32, u32),
-    /// These, ascending; the first of them is at the position.
+    /// Listed rows, ascending, from this position on.
     Listed(Vec<u32>, usize),
 }
 
-/// Portions that are left, taken one after the other by all workers of a shard.
+/// Portions that are left, consumed by all workers of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct PreloadWork(VecDeque<Portion>);
 
@@ -37,8 +37,8 @@ impl PreloadWork {
         self.0.push_back(portion);
     }
 
-    /// Writes the next rows of this shard to `ids`, ascending and all of one tensor, whose position
-    /// is returned; `None` when none are left.
+    /// Writes the next rows of this shard to `ids`: ascending, of one tensor, whose position is
+    /// returned. Returns `None` when no rows are left.
     pub(super) fn next(&mut self, ids: &mut Vec<NodeId>) -> Option<usize> {
         ids.clear();
         loop {
@@ -51,14 +51,14 @@ impl PreloadWork {
         }
     }
 
-    /// Leaves out what is left of a tensor.
+    /// Drops the remaining rows of a tensor.
     pub(super) fn drop_tensor(&mut self, tensor: usize) {
         self.0.retain(|portion| portion.tensor != tensor);
     }
 }
 
 impl Portion {
-    /// Returns how many rows of this shard are left.
+    /// Returns the number of this shard's remaining rows.
     pub(super) fn n_rows(&self) -> u64 {
         match &self.rows {
             &Rows::Range(first, end) => {
@@ -111,7 +111,7 @@ impl Portion {
     }
 }
 
-/// Returns the end of a row's stripe, or of the rows where that comes first.
+/// Returns the end of a row's stripe, or `end` if that is lower.
 fn stripe_end(stripes: Stripes, row: u32, end: u32) -> u32 {
     let n_rows = stripes.stripe_rows();
     (row / n_rows).saturating_add(1).saturating_mul(n_rows).min(end)
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns all rows of a portion, piece after piece.
+    /// Returns all rows of a portion, piece by piece.
     fn all_of(portion: &Portion) -> Vec<u32> {
         let (mut work, mut ids, mut all) = (PreloadWork::default(), Vec::new(), Vec::new());
         work.push(portion.clone());
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_row_comes_once_to_the_shard_that_owns_it(
+        fn each_row_is_loaded_once_by_its_owner(
             n_shards in 1u16..5, stripe_rows in 1u32..9, n_rows in 0u32..200, part in 0u16..9,
             piece_rows in 1usize..50, listed in proptest::collection::btree_set(0u32..200, 0..60),
         ) {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rows_of_the_largest_partition_come_too() {
+    fn the_last_rows_of_the_largest_partition_are_loaded() {
         let stripes = Stripes::for_rows(2, 1);
         let rows = Rows::Range(u32::MAX - 5, u32::MAX);
         let (part, first_node, piece_rows) = (PartId(0), 0, 3);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_one_tensor_can_be_left_out() {
+    fn the_rest_of_a_tensor_can_be_dropped() {
         let stripes = Stripes::new(1, 4).unwrap();
         let mut work = PreloadWork::default();
         for tensor in [0, 1, 0] {

@@ -1,12 +1,12 @@
-//! Puts that come in pieces. Pieces are kept until the last one, and then put by one write.
+//! Puts that arrive in pieces. Pieces are staged until the last one, then written at once.
 //!
-//! A put is known by the number that its client has drawn, and its partition. Finished puts are
-//! remembered for a while, so that a last piece whose answer was lost is answered as the first
-//! time.
+//! A put is identified by the number that its client has drawn, and by its partition. Finished puts
+//! are remembered for a while, so that a repeated last piece, whose reply was lost, receives the
+//! same reply.
 //!
-//! The rows of a put of one piece have the room of its request. A put of more pieces reserves
-//! room for all its rows with the first, so that each put that has begun can end. A client that
-//! leaves its put behind keeps that room for [`STAGED_YIELD`] where others want it.
+//! The rows of a single-piece put use the memory of its request. A multi-piece put reserves memory
+//! for all its rows with the first piece, so that every put that has begun can finish. An abandoned
+//! put keeps its memory for [`STAGED_YIELD`] before another put may evict it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use crate::limits::{
     STAGED_YIELD,
 };
 
-/// Key of a put.
+/// Identifies a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PutKey {
     pub(crate) id: u128,
@@ -35,30 +35,31 @@ pub(crate) struct PutKey {
 /// Outcome of a piece.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// It is kept, and others follow.
+    /// The piece is staged, and more follow.
     Wait,
     /// The put was finished before, for this version.
     Finished(u32),
-    /// It was the last: these rows are to be put, and [`Puts::finish`] or [`Puts::fail`] follows.
+    /// The put is complete: the caller writes these rows, then calls [`Puts::finish`] or
+    /// [`Puts::fail`].
     Put(Buffers),
 }
 
-/// The unfinished puts of a server, and those that have ended lately.
+/// Unfinished puts of a server, and recently finished ones.
 #[derive(Debug, Default)]
 pub(crate) struct Puts(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     staged: HashMap<PutKey, Staged>,
-    /// Bytes that the staged puts of several pieces may come to.
+    /// Bytes reserved by staged multi-piece puts.
     n_bytes: u64,
-    /// Identities and versions.
+    /// Identity and version of each finished put.
     finished: HashMap<PutKey, (Identity, u32)>,
-    /// The same, oldest first.
+    /// The finished puts, oldest first.
     order: VecDeque<PutKey>,
 }
 
-/// Properties that two puts with the same number do not share: rows of one would be lost.
+/// Properties in which two puts of the same number differ, so that the rows of neither are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     tensor: u16,
@@ -71,17 +72,17 @@ struct Identity {
 struct Staged {
     identity: Identity,
     n_pieces: u32,
-    /// 0 for a put of one piece.
+    /// 0 for a single-piece put.
     n_bytes: u64,
-    /// As far as they have come.
+    /// Rows received so far.
     rows: Buffers,
     touched: Instant,
-    /// The rows are being put.
+    /// The rows are being written.
     is_putting: bool,
 }
 
 impl Puts {
-    /// Takes a piece, whose rows are read out of the lists only where they are kept or put.
+    /// Adds a piece. Its buffers are emptied only if its rows are staged or written at once.
     pub(crate) fn take(
         &self,
         key: PutKey,
@@ -111,7 +112,7 @@ impl Puts {
         taken
     }
 
-    /// Notes that the rows of a put are durable, for `version`.
+    /// Records that the rows of a put are durable, for `version`.
     pub(crate) fn finish(&self, key: PutKey, version: u32) {
         let mut state = self.lock();
         let Some(staged) = state.drop_staged(key) else { return };
@@ -125,11 +126,12 @@ impl Puts {
         }
     }
 
-    /// Notes that the rows of a put were not put; with `rows` its last piece may be sent again.
+    /// Records that the rows of a put were not written; with `rows` the client may repeat the last
+    /// piece.
     pub(crate) fn fail(&self, key: PutKey, rows: Option<Buffers>) {
         let mut state = self.lock();
         match (rows, state.staged.get_mut(&key)) {
-            // A put of one piece comes as a whole again.
+            // A single-piece put is repeated as a whole.
             (Some(rows), Some(staged)) if staged.n_bytes > 0 => {
                 (staged.rows, staged.is_putting, staged.touched) = (rows, false, Instant::now());
             }
@@ -137,7 +139,7 @@ impl Puts {
         }
     }
 
-    /// Drops puts whose clients have sent nothing for too long.
+    /// Drops puts that received nothing for too long.
     pub(crate) fn forget_idle(&self, now: Instant) {
         self.lock().forget_idle(now);
     }
@@ -154,7 +156,7 @@ impl Puts {
 }
 
 impl State {
-    /// Makes a place for a put; all rows of one of several pieces must have room.
+    /// Begins a put. A multi-piece put reserves memory for all its rows.
     fn begin(
         &mut self,
         key: PutKey,
@@ -165,8 +167,8 @@ impl State {
     ) -> Result<(), Failure> {
         if push.piece > 0 {
             let message = format!(
-                "piece {} of a put of which none is here: the server was restarted, or it came too \
-                 late; send all of it again",
+                "piece {} of an unknown put: the server was restarted, or the piece came too late; \
+                 send the whole put again",
                 push.piece
             );
             return Err(failure(FailureCode::PutLost, message));
@@ -191,7 +193,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes room for a put of several pieces of `n_bytes`: puts that were left behind go for it.
+    /// Makes room for a multi-piece put of `n_bytes` by evicting abandoned puts.
     fn make_room(&mut self, n_bytes: u64, now: Instant) -> Result<(), Failure> {
         loop {
             let in_pieces = self.staged.iter().filter(|(_, staged)| staged.n_bytes > 0);
@@ -199,13 +201,13 @@ impl State {
             if n_puts < STAGED_PUTS_MAX && self.n_bytes + n_bytes <= STAGED_BYTES_MAX {
                 return Ok(());
             }
-            let left_behind = in_pieces
+            let abandoned = in_pieces
                 .filter(|(_, staged)| !staged.is_putting && staged.idle(now) > STAGED_YIELD)
                 .min_by_key(|(_, staged)| staged.touched);
-            let Some((&key, _)) = left_behind else {
+            let Some((&key, _)) = abandoned else {
                 let message = format!(
-                    "{n_puts} puts of several pieces and {} bytes are under way; no room for one \
-                     more of {n_bytes}, ask again",
+                    "{n_puts} puts in pieces hold {} bytes, no room for another of {n_bytes}; ask \
+                     again",
                     self.n_bytes
                 );
                 return Err(failure(FailureCode::Overloaded, message));
@@ -214,7 +216,7 @@ impl State {
         }
     }
 
-    /// Adds a piece to a put that has a place.
+    /// Adds a piece to a put that has begun.
     fn add(
         &mut self,
         key: PutKey,
@@ -222,7 +224,7 @@ impl State {
         piece: &mut Buffers,
         now: Instant,
     ) -> Result<Next, Failure> {
-        let staged = self.staged.get_mut(&key).expect("it has a place");
+        let staged = self.staged.get_mut(&key).expect("the put has begun");
         if staged.is_putting {
             let message = "the rows of this put are being written; ask again";
             return Err(failure(FailureCode::Overloaded, message));
@@ -230,7 +232,7 @@ impl State {
         staged.touched = now;
         if push.piece > staged.n_pieces {
             let message = format!(
-                "piece {} of a put of which {} are here; send all of it again",
+                "expected piece {1} or an earlier one, found piece {0}; send the whole put again",
                 push.piece, staged.n_pieces
             );
             return Err(failure(FailureCode::PutLost, message));
@@ -247,7 +249,7 @@ impl State {
         let (expected, found) = (push.total_rows as usize, staged.rows.ids.len());
         let is_whole = push.is_last && push.piece + 1 == staged.n_pieces;
         if found > expected || (is_whole && found < expected) {
-            let message = format!("{found} rows have come of a put of {expected}");
+            let message = format!("expected {expected} rows of this put, found {found}");
             return Err(failure(FailureCode::Invalid, message));
         }
         if !is_whole {
@@ -263,9 +265,9 @@ impl State {
         Some(staged)
     }
 
-    /// Drops puts whose clients have sent nothing for too long.
+    /// Drops puts that received nothing for too long.
     fn forget_idle(&mut self, now: Instant) {
-        // A write that has not ended by then never will: its shard is gone.
+        // A write that takes this long never ends: its shard is gone.
         let is_idle = |staged: &Staged| {
             let most = if staged.is_putting { 10 * STAGED_IDLE_MAX } else { STAGED_IDLE_MAX };
             staged.idle(now) > most
@@ -278,7 +280,7 @@ impl State {
 }
 
 impl Identity {
-    /// Fails where a piece is of another put than the one that has its number.
+    /// Fails if a piece belongs to another put with the same number.
     fn check(self, other: Self, piece: u32) -> Result<(), Failure> {
         let is_same = (self.tensor, self.total_rows) == (other.tensor, other.total_rows)
             && (piece > 0 || self.first_piece == other.first_piece);
@@ -286,8 +288,8 @@ impl Identity {
             return Ok(());
         }
         let message = format!(
-            "the number of this put of {} rows of tensor {} is that of another put, of {} rows of \
-             tensor {}; draw a number of its own for each put",
+            "the number of this put of {} rows of tensor {} is taken by another put, of {} rows of \
+             tensor {}; draw a new number for each put",
             other.total_rows, other.tensor, self.total_rows, self.tensor
         );
         Err(failure(FailureCode::Invalid, message))
@@ -295,13 +297,13 @@ impl Identity {
 }
 
 impl Staged {
-    /// Returns the time for which nothing has come.
+    /// Returns the time since the last piece.
     fn idle(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.touched)
     }
 }
 
-/// Takes memory for all rows of a put.
+/// Allocates memory for all rows of a put.
 fn with_room(n_rows: usize, row_bytes: usize) -> Result<Buffers, Failure> {
     let mut rows = Buffers::default();
     let ids = rows.ids.try_reserve_exact(n_rows);
@@ -312,12 +314,12 @@ fn with_room(n_rows: usize, row_bytes: usize) -> Result<Buffers, Failure> {
     Ok(rows)
 }
 
-/// Returns the bytes of the rows and ids of a put, or fails where they are too many.
+/// Returns the bytes of the rows and ids of a put; fails if they exceed the limit.
 fn checked_bytes(part: PartId, n_rows: usize, row_bytes: usize) -> Result<u64, Failure> {
     let n_bytes = n_rows * row_bytes;
     if n_bytes as u64 > PUT_BYTES_MAX {
         let message = format!(
-            "a put of {n_bytes} bytes for partition {part}; one may have {PUT_BYTES_MAX}: split it"
+            "a put of {n_bytes} bytes for partition {part}, the limit is {PUT_BYTES_MAX}; split it"
         );
         return Err(failure(FailureCode::TooLarge, message));
     }

@@ -8,7 +8,7 @@ fn key(id: u128) -> PutKey {
     PutKey { id, part: PartId(0) }
 }
 
-/// Returns a piece with these ids, whose rows are their ids and the piece's number.
+/// Returns a piece with these ids, whose rows are their ids and `mark`.
 fn rows(ids: &[u32], mark: u8) -> Buffers {
     let frame = ids.iter().flat_map(|&id| [id as u8, 0, 0, mark]).collect();
     Buffers { ids: ids.iter().copied().map(NodeId).collect(), frame }
@@ -31,12 +31,12 @@ fn pieces_are_put_together_in_order_and_a_repeated_one_counts_once() {
     assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Wait)));
     assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Wait)));
     assert!(matches!(take(1, false, &[3]), Ok(Next::Wait)));
-    let Ok(Next::Put(all)) = take(2, true, &[9]) else { panic!("it is whole") };
+    let Ok(Next::Put(all)) = take(2, true, &[9]) else { panic!("the put is complete") };
     assert_eq!(all.ids, [3, 1, 3, 9].map(NodeId));
     assert_eq!(all.frame, [3, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 1, 9, 0, 0, 2]);
-    assert_eq!(code(take(2, true, &[9])), FailureCode::Overloaded, "it is being put");
+    assert_eq!(code(take(2, true, &[9])), FailureCode::Overloaded, "the rows are being written");
     puts.fail(key(7), Some(all));
-    let Ok(Next::Put(again)) = take(2, true, &[9]) else { panic!("it is tried again") };
+    let Ok(Next::Put(again)) = take(2, true, &[9]) else { panic!("the put is repeated") };
     assert_eq!(again.ids.len(), 4);
     puts.finish(key(7), 5);
     assert!(matches!(take(0, false, &[3, 1]), Ok(Next::Finished(5))));
@@ -44,26 +44,26 @@ fn pieces_are_put_together_in_order_and_a_repeated_one_counts_once() {
     assert_eq!((puts.n_staged(), puts.lock().n_bytes), (0, 0));
 }
 
-/// Its rows had the room of its request alone, which is given back with the refusal.
+/// The rows use only the memory of their request, which a refusal releases.
 #[test]
-fn a_put_of_one_piece_that_is_refused_keeps_no_rows() {
+fn a_refused_single_piece_put_keeps_no_rows() {
     let (puts, now) = (Puts::default(), Instant::now());
     let take = || puts.take(key(7), &push(0, true, 2), &mut rows(&[3, 1], 0), now);
-    let Ok(Next::Put(all)) = take() else { panic!("it is whole") };
+    let Ok(Next::Put(all)) = take() else { panic!("the put is complete") };
     puts.fail(key(7), Some(all));
     assert_eq!(puts.n_staged(), 0);
-    assert!(matches!(take(), Ok(Next::Put(_))), "it comes as a whole again");
+    assert!(matches!(take(), Ok(Next::Put(_))), "the whole put is repeated");
 }
 
 #[test]
-fn what_is_missing_too_much_or_another_put_is_refused() {
+fn missing_and_surplus_pieces_are_refused() {
     let (puts, now) = (Puts::default(), Instant::now());
     let take = |id, it: Push, ids: &[u32]| puts.take(key(id), &it, &mut rows(ids, 0), now);
     assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::PutLost);
     assert!(take(1, push(0, false, 4), &[1]).is_ok());
     assert_eq!(code(take(1, push(2, true, 4), &[1])), FailureCode::PutLost);
-    assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::Invalid, "two rows miss");
-    assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::PutLost, "it is forgotten");
+    assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::Invalid, "two rows are missing");
+    assert_eq!(code(take(1, push(1, true, 4), &[1])), FailureCode::PutLost, "the put was dropped");
     assert!(take(2, push(0, false, 2), &[1]).is_ok());
     assert_eq!(code(take(2, push(1, false, 2), &[1, 2])), FailureCode::Invalid);
     assert!(take(3, push(0, false, 2), &[1]).is_ok());
@@ -93,15 +93,15 @@ fn another_put_of_the_same_number_is_refused_and_the_first_continues() {
 }
 
 #[test]
-fn a_put_of_one_piece_needs_no_room_of_the_others() {
+fn a_single_piece_put_needs_no_staging_memory() {
     let (puts, now) = (Puts::default(), Instant::now());
-    let most = (PUT_BYTES_MAX / ROW_BYTES as u64) as u32;
+    let max_rows = (PUT_BYTES_MAX / ROW_BYTES as u64) as u32;
     for id in 0..(STAGED_BYTES_MAX / (2 * PUT_BYTES_MAX)).into() {
-        puts.take(key(id), &push(0, false, most), &mut rows(&[1], 0), now).unwrap();
+        puts.take(key(id), &push(0, false, max_rows), &mut rows(&[1], 0), now).unwrap();
     }
     let one = || puts.take(key(99), &push(0, true, 1), &mut rows(&[3], 0), now);
     for _ in 0..2 {
-        let Ok(Next::Put(rows)) = one() else { panic!("it has room") };
+        let Ok(Next::Put(rows)) = one() else { panic!("no memory is needed") };
         assert_eq!(rows.ids, [NodeId(3)]);
         puts.fail(key(99), Some(rows));
     }
@@ -111,7 +111,7 @@ fn a_put_of_one_piece_needs_no_room_of_the_others() {
 }
 
 #[test]
-fn the_oldest_of_the_puts_that_have_ended_are_forgotten() {
+fn the_oldest_finished_puts_are_forgotten() {
     let (puts, now) = (Puts::default(), Instant::now());
     let n = FINISHED_PUTS_MAX as u128 + 3;
     let one = |id| puts.take(key(id), &push(0, true, 1), &mut rows(&[3], 0), now).unwrap();
@@ -124,7 +124,7 @@ fn the_oldest_of_the_puts_that_have_ended_are_forgotten() {
 }
 
 #[test]
-fn puts_that_have_no_room_wait_and_those_that_are_left_behind_go() {
+fn puts_without_room_wait_and_abandoned_puts_are_evicted() {
     let (puts, now) = (Puts::default(), Instant::now());
     let most = (PUT_BYTES_MAX / ROW_BYTES as u64) as u32;
     let begin = |id, now| puts.take(key(id), &push(0, false, most), &mut rows(&[1], 0), now);
@@ -134,7 +134,7 @@ fn puts_that_have_no_room_wait_and_those_that_are_left_behind_go() {
     }
     assert_eq!(code(begin(99, now)), FailureCode::Overloaded);
     let soon = now + STAGED_YIELD + Duration::from_millis(1);
-    // Again, and so not the one that is left behind.
+    // A repeated piece, so that this put is not abandoned.
     begin(0, soon).unwrap();
     begin(99, soon).unwrap();
     assert_eq!(puts.n_staged() as u64, n_fitting);
@@ -147,7 +147,7 @@ fn puts_that_have_no_room_wait_and_those_that_are_left_behind_go() {
 }
 
 proptest! {
-    /// However pieces are repeated, the rows that are put are those of the pieces in order.
+    /// However pieces are repeated, the written rows are those of the pieces in order.
     #[test]
     fn repeats_change_nothing(
         pieces in prop::collection::vec(prop::collection::vec(0u32..50, 1..5), 1..6),

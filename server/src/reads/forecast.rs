@@ -1,5 +1,5 @@
-//! When the reads of a pull would be over: what its shard's disk has to do before, and how fast it
-//! is.
+//! Forecast of when the reads of a pull will complete, from the work queued at the shard's disk and
+//! the disk's measured rate.
 
 use std::time::{Duration, Instant};
 
@@ -7,62 +7,62 @@ use lodestore_schema::request::PullKind;
 
 use crate::limits::{RETRY_AFTER, RETRY_AFTER_MAX};
 
-/// Time with a queue after which the rate is measured again.
+/// Busy time after which the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// Weight of the newest sample.
 const NEWEST: f64 = 0.5;
-/// Times that a forecast is exceeded by at most: pulls differ, and answers have to be sent.
+/// Safety factor of a forecast, for the variance of pulls and the time to send replies.
 const MARGIN: f64 = 4.0 / 3.0;
 
-/// Part of the disk that bulk is taken to have where latency-bound pulls take all of it.
+/// Share of the disk that bulk is assumed to get when latency-bound pulls use all of it.
 const BULK_PART_MIN: f64 = 0.01;
-/// A sample in which pulls waited for this part of the time shows what the disk can do.
+/// A sample in which pulls waited for this share of the time shows the disk's full rate.
 const QUEUED: f64 = 0.9;
 
-/// The work of a shard's disk, in nanoseconds by the disk's profile.
+/// The work of a shard's disk, in nanoseconds of the disk's cost model.
 ///
-/// The rate is taken while pulls wait for reads: a disk that is asked for little does little. Other
-/// samples can only raise it. So a disk that was slow for a while is not believed to be slow for
-/// longer. Before the first sample no pull is late, and a pull that comes alone never is.
+/// The rate is sampled while pulls wait for reads, because an idle disk does little work. Other
+/// samples can only raise the rate, so a disk that was slow for a while does not stay slow in the
+/// forecast. Before the first sample no pull is late, and a pull that is alone never is.
 #[derive(Debug, Default)]
 pub(crate) struct Forecast {
-    /// For each class, the cost of expected work that has not started.
+    /// By class, the cost of expected work that has not started.
     expected: [u64; 2],
     in_flight: u64,
     is_queued: bool,
-    /// Cost by nanosecond.
+    /// Cost per nanosecond.
     rate: Option<f64>,
-    /// Part of what the disk does that is for latency-bound pulls; bulk has the rest.
+    /// Share of the disk's work for latency-bound pulls; bulk gets the rest.
     latency_share: f64,
     sample: Sample,
-    /// Up to when the sample is counted.
+    /// End of the time that the sample covers.
     last: Option<Instant>,
 }
 
-/// Work done since the last sample, its time, and the part of it in which pulls waited.
+/// Work since the last sample, its busy time, and the part of that in which pulls waited.
 #[derive(Debug, Default)]
 struct Sample {
     done: u64,
-    /// Part of this for latency-bound pulls.
+    /// Part of `done` for latency-bound pulls.
     done_latency: u64,
     busy: Duration,
     queued: Duration,
 }
 
 impl Forecast {
-    /// Replaces what is expected of a pull.
+    /// Replaces the expected cost of a pull.
     pub(crate) fn expect(&mut self, class: PullKind, before: u64, now: u64) {
         let expected = &mut self.expected[class as usize];
         *expected = expected.saturating_sub(before).saturating_add(now);
     }
 
-    /// Counts a read that starts.
+    /// Counts the start of a read.
     pub(crate) fn start(&mut self, cost: u64, now: Instant) {
         self.advance(now);
         self.in_flight += cost;
     }
 
-    /// Counts a read that ends.
+    /// Counts the end of a read.
     pub(crate) fn end(&mut self, class: PullKind, cost: u64, now: Instant) {
         self.advance(now);
         self.in_flight = self.in_flight.saturating_sub(cost);
@@ -75,20 +75,20 @@ impl Forecast {
         }
     }
 
-    /// Takes note that pulls wait from now on.
+    /// Records that pulls wait from now on.
     pub(crate) fn begin_queue(&mut self, now: Instant) {
         self.advance(now);
         self.is_queued = true;
     }
 
-    /// Takes note that no pull waits any more.
+    /// Records that no pull waits any more.
     pub(crate) fn end_queue(&mut self, now: Instant) {
         self.advance(now);
         self.is_queued = false;
     }
 
-    /// Fails with a hint when to retry if a new pull of `cost` would take longer than `time`. It
-    /// runs behind the expected work of its class and of the classes before.
+    /// Fails with a retry hint if a new pull of `cost` would take longer than `time`. The pull runs
+    /// behind the expected work of its class and of higher classes.
     pub(crate) fn check_behind(
         &self,
         class: PullKind,
@@ -104,7 +104,7 @@ impl Forecast {
         check(self.time_of(all).max(self.time_in_class(class, of_class)), time)
     }
 
-    /// Does the same check for a pull whose turn has come, and of which `cost` is expected.
+    /// Like `check_behind`, for a pull at the head of the queue whose expected cost is `cost`.
     pub(crate) fn check_next(
         &self,
         class: PullKind,
@@ -117,7 +117,7 @@ impl Forecast {
         check(self.time_in_class(class, cost), time)
     }
 
-    /// Returns how long all takes that has come, as far as that is known.
+    /// Returns how long all expected work takes, as far as known.
     pub(crate) fn backlog(&self) -> Duration {
         self.time_of(self.all()).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl Forecast {
         self.expected.iter().sum::<u64>().saturating_add(self.in_flight)
     }
 
-    /// Returns how long `cost` takes while latency-bound pulls come at their recent rate.
+    /// Returns how long `cost` takes if latency-bound pulls keep arriving at their recent rate.
     fn time_in_class(&self, class: PullKind, cost: u64) -> Option<Duration> {
         let part = if class == PullKind::Vector { 1.0 - self.latency_share } else { 1.0 };
         self.time_of((cost as f64 / part.max(BULK_PART_MIN)) as u64)
@@ -163,7 +163,7 @@ impl Forecast {
     }
 }
 
-/// Fails with a hint when to retry if what takes about `needed` would not be done in `time`.
+/// Fails with a retry hint if work of about `needed` would not complete in `time`.
 fn check(needed: Option<Duration>, time: Duration) -> Result<(), Duration> {
     match needed.map(|needed| needed.mul_f64(MARGIN)) {
         Some(needed) if needed > time => Err((needed - time).clamp(RETRY_AFTER, RETRY_AFTER_MAX)),
@@ -181,7 +181,7 @@ mod tests {
         start + Duration::from_millis(ms)
     }
 
-    /// Has a disk do `done` of its profile in each nanosecond of 400 ms from `start`.
+    /// Makes a disk do `done` of its cost per nanosecond for 400 ms from `start`.
     fn work(forecast: &mut Forecast, start: Instant, done: f64) {
         work_for(PullKind::Vector, forecast, start, done);
     }
@@ -202,23 +202,23 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_whose_rate_is_not_known_refuses_no_pull() {
+    fn a_disk_of_unknown_rate_refuses_no_pull() {
         let (mut forecast, start) = (Forecast::default(), Instant::now());
         forecast.expect(PullKind::Vector, 0, u64::MAX / 2);
         assert!(forecast.check_behind(PullKind::Vector, u64::MAX, Duration::ZERO).is_ok());
-        // One read after the other, and no pull waits: that is no measure of what the disk can do.
+        // One read at a time while no pull waits does not show the disk's full rate.
         work(&mut forecast, start, 0.001);
         assert!(forecast.check_behind(PullKind::Vector, MS, Duration::ZERO).is_ok());
         assert_eq!(forecast.backlog(), Duration::ZERO);
     }
 
     #[test]
-    fn a_pull_waits_for_its_class_and_those_before_it() {
+    fn a_pull_waits_for_its_class_and_higher_classes() {
         let mut forecast = measured(Instant::now(), 0.5);
         let millis = Duration::from_millis;
         forecast.expect(PullKind::Vector, 0, 3000 * MS);
         forecast.expect(PullKind::Sync, 0, 600 * MS);
-        // 3 s of work and 0.6 at half of the rate, and a third more.
+        // 3 s and 0.6 s of work at half the rate, plus a third.
         assert!(forecast.check_behind(PullKind::Sync, 0, millis(1700)).is_ok());
         assert!(forecast.check_behind(PullKind::Sync, 0, millis(1500)).is_err());
         assert!(forecast.check_behind(PullKind::Sync, 75 * MS, millis(1700)).is_err());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_that_is_passed_all_the_time_is_late_and_no_longer_than_that() {
+    fn bulk_is_late_while_latency_bound_pulls_pass_it_and_no_longer() {
         let start = Instant::now();
         let mut forecast = measured(start, 1.0);
         let second = Duration::from_secs(1);
@@ -265,18 +265,18 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_slow_is_tried_and_believed_again() {
+    fn a_disk_that_was_slow_is_tried_and_trusted_again() {
         let start = Instant::now();
         let mut forecast = measured(start, 1e-6);
         let minute = Duration::from_secs(60);
         assert!(
             forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_ok(),
-            "it comes alone"
+            "the pull is alone"
         );
         forecast.expect(PullKind::Vector, 0, 1000 * MS);
         assert!(forecast.check_next(PullKind::Vector, 1000 * MS, minute).is_ok());
         assert!(forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_err());
-        // No pull waits any more: what it does is the least that it can.
+        // No pull waits any more: the observed rate is a lower bound.
         work(&mut forecast, at(start, 10_000), 0.5);
         assert!(forecast.check_behind(PullKind::Vector, 1000 * MS, minute).is_ok());
         work(&mut forecast, at(start, 20_000), 0.1);

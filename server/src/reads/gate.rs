@@ -1,4 +1,4 @@
-//! A budget of one shard that its pulls share, handed out in their order.
+//! A budget of one shard that its pulls share, granted in order.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -7,12 +7,12 @@ use lodestore_schema::request::PullKind;
 
 use crate::limits::SYNC_RESERVE_ONE_IN;
 
-/// The place of a pull among others: its class, then its arrival.
+/// Rank of a pull: by class, then by arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket {
     pub(crate) class: PullKind,
     pub(crate) arrived: Instant,
-    /// Orders pulls that arrived in one instant.
+    /// Orders pulls that arrived at the same instant.
     pub(crate) number: u64,
 }
 
@@ -23,10 +23,10 @@ pub(crate) struct Amount {
     pub(crate) bytes: u64,
 }
 
-/// A budget, the part of it that is taken, and those that wait for more, each with a handle.
+/// A budget, the amount in use, and the tickets that wait, each with a handle.
 ///
-/// No ticket passes one of an earlier place, so that no large amount waits for ever. One part in
-/// `SYNC_RESERVE_ONE_IN` is kept for latency-bound pulls. An amount above the budget is granted
+/// No ticket is granted before one of a higher rank, so a large amount does not starve. One part in
+/// `SYNC_RESERVE_ONE_IN` is reserved for latency-bound pulls. An amount above the budget is granted
 /// alone.
 pub(crate) struct Gate<H> {
     budget: Amount,
@@ -49,12 +49,12 @@ impl<H> Gate<H> {
         Self { budget, taken: Amount::default(), waiting: BTreeMap::new() }
     }
 
-    /// Returns the number of tickets that wait.
+    /// Returns the number of waiting tickets.
     pub(crate) fn n_waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Takes `amount` if there is room and no earlier ticket waits.
+    /// Takes `amount` if it fits and no ticket of a higher rank waits.
     pub(crate) fn try_take(&mut self, ticket: Ticket, amount: Amount) -> bool {
         let is_next = self.waiting.first_key_value().is_none_or(|(first, _)| ticket < *first);
         if !is_next || !self.fits(ticket.class, amount) {
@@ -64,25 +64,25 @@ impl<H> Gate<H> {
         true
     }
 
-    /// Lets a ticket wait for `amount`; each ticket waits for one at a time.
+    /// Enqueues a ticket for `amount`; a ticket waits for one amount at a time.
     pub(crate) fn wait(&mut self, ticket: Ticket, amount: Amount, handle: H) {
         let before = self.waiting.insert(ticket, (amount, handle));
         assert!(before.is_none(), "a pull waits twice for one budget");
     }
 
-    /// Takes a ticket out of those that wait.
+    /// Removes a waiting ticket.
     pub(crate) fn withdraw(&mut self, ticket: Ticket) {
         self.waiting.remove(&ticket);
     }
 
     /// Returns an amount to the budget.
     pub(crate) fn give_back(&mut self, amount: Amount) {
-        assert!(amount.is_within(self.taken), "more is given back than was taken");
+        assert!(amount.is_within(self.taken), "more is returned than was taken");
         self.taken.n -= amount.n;
         self.taken.bytes -= amount.bytes;
     }
 
-    /// Takes for the first ticket that waits, if there is room for it, and returns its handle.
+    /// Grants the first waiting ticket its amount if it fits; returns the ticket's handle.
     pub(crate) fn grant_next(&mut self) -> Option<H> {
         let first = self.waiting.first_entry()?;
         let (class, amount) = (first.key().class, first.get().0);
@@ -110,7 +110,7 @@ mod tests {
 
     const BUDGET: Amount = Amount { n: 16, bytes: 800 };
 
-    /// The twin: a list that is searched, and the rule as operators read it.
+    /// Naive twin: a list that is searched, with the rule in plain words.
     #[derive(Default)]
     struct Naive {
         granted: Vec<(Ticket, Amount)>,
@@ -159,7 +159,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
         #[test]
-        fn it_grants_as_a_list_does_that_is_searched(
+        fn the_gate_grants_like_its_naive_twin(
             tickets in tickets(),
             steps in prop::collection::vec((0u8..5, any::<prop::sample::Index>(), 1u64..6, 0u64..900), 0..200),
         ) {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_budget_is_granted_alone_and_not_passed() {
+    fn an_amount_above_the_budget_is_granted_alone_and_in_order() {
         let ticket = |number| Ticket { class: PullKind::Vector, arrived: Instant::now(), number };
         let (large, small) = (Amount { n: 1, bytes: 5000 }, Amount { n: 1, bytes: 10 });
         let (first, second, third) = (ticket(0), ticket(1), ticket(2));
@@ -210,12 +210,12 @@ mod tests {
         assert!(gate.try_take(first, small));
         assert!(!gate.try_take(second, large));
         gate.wait(second, large, 2);
-        assert!(!gate.try_take(third, small), "it would pass one that came before");
+        assert!(!gate.try_take(third, small), "it would pass an earlier ticket");
         gate.wait(third, small, 3);
         assert_eq!(gate.grant_next(), None);
         gate.give_back(small);
         assert_eq!(gate.grant_next(), Some(2));
-        assert_eq!(gate.grant_next(), None, "it is alone");
+        assert_eq!(gate.grant_next(), None, "the large amount is granted alone");
         gate.give_back(large);
         assert_eq!(gate.grant_next(), Some(3));
     }

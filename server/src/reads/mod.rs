@@ -1,11 +1,11 @@
-//! Admission of a shard's reads from disk: memory and places are taken before a read starts, in the
-//! order in which pulls arrived.
+//! Admission of a shard's disk reads: a pull acquires memory and read slots before a read starts,
+//! in the order in which pulls arrived.
 //!
-//! A pull has a turn. For each chunk of rows it takes room for its lists, then a place for each
-//! read, which it returns with the read's buffer. No pull waits for anything else while it holds
-//! places, so reads in flight end by themselves. Latency-bound pulls pass bulk. A pull that would
-//! end after its deadline is refused before its first read. Later reads of the same pull are not
-//! refused, so that a pull that has begun is finished.
+//! Each pull has a turn. For each chunk of rows the turn acquires list memory, then a slot per
+//! read, which is released with the read's buffer. No pull waits for anything else while it holds
+//! slots, so reads in flight always complete. Latency-bound pulls pass bulk. A pull that would miss
+//! its deadline is refused before its first read. Its later reads are never refused, so a pull that
+//! has begun is finished.
 
 mod forecast;
 mod gate;
@@ -33,13 +33,13 @@ use crate::stats::Counters;
 use forecast::Forecast;
 use gate::{Amount, Gate, Ticket};
 
-/// The reads of one shard.
+/// Disk reads of one shard.
 pub(crate) struct ReadAdmission {
     state: RefCell<State>,
     profile: DiskProfile,
     counters: Arc<[Counters]>,
     shard: usize,
-    /// Reads of pulls that were given up; their buffers are the kernel's until they end.
+    /// Reads of cancelled pulls; the kernel owns their buffers until the reads end.
     orphans: RefCell<Vec<Orphan>>,
     reaper: Cell<Option<Waker>>,
 }
@@ -48,56 +48,56 @@ pub(crate) struct ReadAdmission {
 pub(crate) type Orphan = Pin<Box<dyn Future<Output = ()>>>;
 
 struct State {
-    /// Rows of gathers that have lists of what they read.
+    /// Rows of gathers that hold read lists.
     lists: Gate<Rc<Slot>>,
     reads: Gate<Rc<Slot>>,
     forecast: Forecast,
     next_number: u64,
 }
 
-/// Which of the two budgets.
+/// The two budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Lists,
     Reads,
 }
 
-/// Place where a waiting pull receives its permit.
+/// Where a waiting pull receives its permit.
 #[derive(Default)]
 struct Slot {
     is_granted: Cell<bool>,
     waker: Cell<Option<Waker>>,
 }
 
-/// Properties of a pull by which a shard schedules it.
+/// Properties of a pull by which shards schedule it.
 #[derive(Clone, Debug)]
 pub(crate) struct PullOrder {
     pub(crate) kind: PullKind,
-    /// When it came to the server: earlier pulls are served first.
+    /// Arrival at the server: earlier pulls are served first.
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
-    /// Whether rows of it were read before, here or elsewhere.
+    /// Whether any shard has read rows for the pull.
     pub(crate) progress: Progress,
 }
 
-/// Whether a pull is refused where it is too late.
+/// Whether a pull that would be late is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing was read for it.
+    /// Nothing was read for the pull; it may be refused.
     New,
-    /// It is finished.
+    /// Rows were read for the pull; it is finished.
     Begun,
 }
 
-/// The place of one pull among those that read on this shard, from its first to its last chunk.
+/// The turn of one pull among the readers of this shard, from its first to its last chunk.
 pub(crate) struct ReadTurn {
     pub(crate) admission: Rc<ReadAdmission>,
     ticket: Ticket,
     deadline: Instant,
     progress: Cell<Progress>,
-    /// Rows of the pull behind those that are gathered now.
+    /// Rows of the pull after those that are being gathered.
     pub(crate) n_rows_after: Cell<usize>,
-    /// Cost that is expected of the pull and has not started.
+    /// Expected cost of the pull that has not started.
     expected: Cell<u64>,
     slot: Rc<Slot>,
 }
@@ -112,7 +112,7 @@ pub(crate) struct Permit {
     cost: u64,
 }
 
-/// A turn that waits; it may be given up.
+/// A turn that waits; dropping it cancels the wait.
 struct Waiting<'a> {
     turn: &'a ReadTurn,
     resource: Resource,
@@ -132,7 +132,7 @@ impl ReadAdmission {
         Self { state, profile, counters, shard, orphans, reaper: Cell::default() }
     }
 
-    /// Returns a pull its place among those that read here.
+    /// Returns the turn of a new pull.
     pub(crate) fn turn(self: &Rc<Self>, order: &PullOrder) -> ReadTurn {
         let mut state = self.state.borrow_mut();
         let number = state.next_number;
@@ -148,13 +148,13 @@ impl ReadAdmission {
         }
     }
 
-    /// Returns the cost of a read for the disk, in nanoseconds by its profile.
+    /// Returns the cost of a read for the disk, in nanoseconds of its cost model.
     pub(crate) fn cost_of(&self, n_bytes: usize) -> u64 {
         (self.profile.request_seconds(n_bytes as u64) * 1e9) as u64
     }
 
-    /// Returns when a request that finds no room shall come again: once a part of the disk's
-    /// backlog is done.
+    /// Returns the retry hint for a request that finds no memory: the time in which a part of the
+    /// disk's backlog completes.
     pub(crate) fn retry_after(&self) -> Duration {
         (self.state.borrow().forecast.backlog() / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX)
     }
@@ -164,12 +164,12 @@ impl ReadAdmission {
         self.state.borrow().n_waiting()
     }
 
-    /// Returns the bytes of buffers that reads hold.
+    /// Returns the bytes of buffers of reads in flight.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.state.borrow().reads.taken.bytes
     }
 
-    /// Keeps a read that has started until it ends.
+    /// Keeps a read of a cancelled pull until it ends.
     pub(crate) fn adopt(&self, read: Orphan) {
         self.orphans.borrow_mut().push(read);
         if let Some(reaper) = self.reaper.take() {
@@ -177,7 +177,7 @@ impl ReadAdmission {
         }
     }
 
-    /// Waits for adopted reads, for as long as the shard lives.
+    /// Polls adopted reads for as long as the shard lives.
     pub(crate) async fn reap(self: Rc<Self>) {
         let mut reads = FuturesUnordered::new();
         poll_fn(|context| {
@@ -189,7 +189,7 @@ impl ReadAdmission {
         .await;
     }
 
-    /// Returns a part of a budget and hands it to those that wait.
+    /// Returns a permit to its budget, and grants waiting turns.
     fn give_back(&self, permit: &Permit) {
         {
             let mut state = self.state.borrow_mut();
@@ -201,10 +201,10 @@ impl ReadAdmission {
         self.grant(permit.resource);
     }
 
-    /// Grants what there is room for, in order.
+    /// Grants waiting turns in order, as far as the budget allows.
     fn grant(&self, resource: Resource) {
         loop {
-            // Not borrowed while another task is woken.
+            // The borrow ends before another task is woken.
             let granted = self.state.borrow_mut().gate(resource).grant_next();
             let Some(slot) = granted else { break };
             slot.is_granted.set(true);
@@ -235,19 +235,19 @@ impl State {
 }
 
 impl ReadTurn {
-    /// Returns the order by which another shard reads rows of the same pull.
+    /// Returns the order for other shards that read rows of the same pull.
     pub(crate) fn order(&self) -> PullOrder {
         let Ticket { class: kind, arrived, .. } = self.ticket;
         PullOrder { kind, arrived, deadline: self.deadline, progress: self.progress.get() }
     }
 
-    /// Notes that rows of the pull were read, here or by another shard.
+    /// Records that rows of the pull were read, here or by another shard.
     pub(crate) fn set_begun(&self) {
         self.progress.set(Progress::Begun);
     }
 
-    /// Takes room for lists of `n_missed` rows out of `n_rows`, each of which costs about
-    /// `row_cost`. Refuses a new pull that would end after its deadline.
+    /// Acquires list memory for `n_missed` of `n_rows` rows, each of which costs about `row_cost`.
+    /// Refuses a new pull that would miss its deadline.
     pub(crate) async fn take_lists(
         &self,
         n_missed: usize,
@@ -262,24 +262,24 @@ impl ReadTurn {
         Ok(self.take(Resource::Lists, amount).await)
     }
 
-    /// Replaces what was expected of the pull, now that the cost of a chunk of `n_rows` is known.
+    /// Replaces the expected cost of the pull once the cost of a chunk of `n_rows` is known.
     pub(crate) fn set_cost(&self, cost: u64, n_rows: usize) {
         self.expect(self.with_rows_after(cost, n_rows));
     }
 
-    /// Notes that a chunk is read: until the next nothing waits for the rest of the pull, whose
-    /// client may take its time.
+    /// Records that a chunk was read. Expects no further cost until the next chunk, because the
+    /// client may be slow.
     pub(crate) fn end_chunk(&self) {
         self.expect(0);
     }
 
-    /// Takes a place and memory for a read of `n_bytes`. Refuses a new pull that would end after
+    /// Acquires a read slot and memory for a read of `n_bytes`. Refuses a new pull that would miss
     /// its deadline.
     pub(crate) async fn take_read(&self, n_bytes: usize) -> Result<Permit, Failure> {
         let cost = self.admission.cost_of(n_bytes);
         let amount = Amount { n: 1, bytes: n_bytes as u64 };
         let mut permit = self.take(Resource::Reads, amount).await;
-        // It may have waited for longer than was foreseen.
+        // The wait may have been longer than forecast.
         let (class, expected) = (self.ticket.class, self.expected.get());
         self.check_new(|forecast, left| forecast.check_next(class, expected, left))?;
         self.set_begun();
@@ -328,13 +328,13 @@ impl ReadTurn {
         state.forecast.expect(self.ticket.class, before, cost);
     }
 
-    /// Returns the cost of a chunk of `n_rows` with that of the rows after it.
+    /// Returns the cost of a chunk of `n_rows` plus that of the rows after it.
     fn with_rows_after(&self, cost: u64, n_rows: usize) -> u64 {
         let after = self.n_rows_after.get() as f64 / n_rows.max(1) as f64;
         cost.saturating_add((cost as f64 * after) as u64)
     }
 
-    /// Refuses a new pull that cannot be answered in the time to its deadline.
+    /// Refuses a new pull that cannot complete before its deadline.
     fn check_new(
         &self,
         check: impl FnOnce(&Forecast, Duration) -> Result<(), Duration>,
@@ -345,8 +345,8 @@ impl ReadTurn {
         let left = self.deadline.saturating_duration_since(Instant::now());
         check(&self.admission.state.borrow().forecast, left).map_err(|retry_after| {
             let message = format!(
-                "reads from disk that came before leave too little of the {} ms to the deadline; come \
-                 again after the hint, or with fewer rows or a later deadline",
+                "earlier disk reads leave too little of the {} ms to the deadline; retry after the \
+                 hint, or with fewer rows or a later deadline",
                 left.as_millis()
             );
             Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
@@ -378,7 +378,7 @@ impl Drop for Waiting<'_> {
             gate.withdraw(turn.ticket);
         }
         drop(state);
-        // Others may have waited behind it.
+        // Other turns may have waited behind this one.
         admission.grant(self.resource);
     }
 }

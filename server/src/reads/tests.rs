@@ -25,7 +25,7 @@ fn turn_of(admission: &Rc<ReadAdmission>, kind: PullKind, arrived: Instant) -> R
     admission.turn(&PullOrder { kind, arrived, deadline, progress })
 }
 
-/// Takes all places.
+/// Takes all read slots.
 async fn take_all(turn: &ReadTurn) -> Vec<Permit> {
     let mut permits = Vec::new();
     for _ in 0..READS_PER_SHARD {
@@ -34,7 +34,7 @@ async fn take_all(turn: &ReadTurn) -> Vec<Permit> {
     permits
 }
 
-/// Lets other tasks run until they wait.
+/// Runs other tasks until they wait.
 async fn settle() {
     for _ in 0..10 {
         glommio::executor().yield_now().await;
@@ -42,7 +42,7 @@ async fn settle() {
 }
 
 #[test]
-fn reads_start_in_the_order_in_which_their_pulls_came_and_latency_passes_bulk() {
+fn reads_start_in_order_of_arrival_and_latency_passes_bulk() {
     run(|| async {
         let (admission, now) = (admission(), Instant::now());
         let first = turn_of(&admission, PullKind::Sync, now);
@@ -77,7 +77,7 @@ fn reads_start_in_the_order_in_which_their_pulls_came_and_latency_passes_bulk() 
 }
 
 #[test]
-fn a_pull_that_is_given_up_keeps_neither_its_place_nor_what_it_was_granted() {
+fn a_cancelled_pull_keeps_neither_its_turn_nor_its_grant() {
     run(|| async {
         let (admission, now) = (admission(), Instant::now());
         let first = turn_of(&admission, PullKind::Sync, now);
@@ -89,11 +89,11 @@ fn a_pull_that_is_given_up_keeps_neither_its_place_nor_what_it_was_granted() {
         let mut behind = Box::pin(third.take_read(PAGE));
         assert!(futures_lite::future::poll_once(behind.as_mut()).await.is_none());
         assert_eq!(admission.n_waiting(), 2);
-        // It is granted its place, and does not come for it.
+        // The first waiting pull is granted a slot, and never polls for it.
         permits.pop();
         assert_eq!(admission.n_waiting(), 1);
         drop(waits);
-        assert_eq!(admission.n_waiting(), 0, "the next has it");
+        assert_eq!(admission.n_waiting(), 0, "the next pull has the slot");
         let _permit = behind.await.unwrap();
         let mut waits = Box::pin(second.take_read(PAGE));
         assert!(futures_lite::future::poll_once(waits.as_mut()).await.is_none());
@@ -104,7 +104,7 @@ fn a_pull_that_is_given_up_keeps_neither_its_place_nor_what_it_was_granted() {
 }
 
 #[test]
-fn a_gather_of_more_than_all_there_is_continues_with_what_there_is() {
+fn a_gather_beyond_the_budget_runs_alone() {
     run(|| async {
         let admission = admission();
         let turn = turn_of(&admission, PullKind::Vector, Instant::now());
@@ -120,7 +120,7 @@ fn a_gather_of_more_than_all_there_is_continues_with_what_there_is() {
     });
 }
 
-/// A disk that does one read after the other, each in a millisecond and some.
+/// A disk that does one read at a time, each in a little over a millisecond.
 struct SlowDisk {
     place: Semaphore,
     n_done: Cell<u64>,
@@ -159,9 +159,9 @@ impl SlowDisk {
     }
 }
 
-/// Pulls of 200 clients, which take turns of at least 4 s together, in 1 s each.
+/// 200 clients with pulls that need at least 4 s together, each with a deadline of 1 s.
 #[test]
-fn under_many_clients_what_is_read_is_of_use_and_the_rest_is_refused_with_a_hint() {
+fn under_overload_most_reads_are_useful_and_other_pulls_get_a_retry_hint() {
     const TIME: Duration = Duration::from_secs(1);
     run(|| async {
         let (admission, disk) = (admission(), Rc::new(SlowDisk::new()));
@@ -205,7 +205,7 @@ fn a_pull_that_has_begun_is_not_refused_here_or_at_another_shard() {
     run(|| async {
         let (admission, disk) = (admission(), SlowDisk::new());
         let now = Instant::now();
-        // Enough of them that the rate of the disk is known.
+        // Enough pulls that the disk's rate is known.
         let turns = (0..40).map(|_| turn_of(&admission, PullKind::Vector, now));
         let turns: Vec<ReadTurn> = turns.collect();
         let pulls = join_all(turns.iter().map(|turn| disk.pull(turn)));

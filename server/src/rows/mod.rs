@@ -1,7 +1,7 @@
-//! The rows of one tensor that one shard owns: host tier over the layers of a version.
+//! The rows of one tensor that one shard owns: a host tier over the layers of a version.
 //!
-//! The tier has rows of the newest version that this shard serves. A commit has each shard take its
-//! version over before it is acknowledged ([`refresh`]).
+//! The tier has rows of the newest version that this shard serves. A commit switches each shard to
+//! its version before it is acknowledged ([`refresh`]).
 
 mod part;
 mod refresh;
@@ -31,7 +31,7 @@ use crate::shared_memory::TierFile;
 use crate::stats::{Counters, count};
 use part::{MissedRow, PartRows, PartScratch};
 
-// A plan has two lists of its rows, and an extent with an end for each of them at most.
+// Per row, a plan has two list entries, and at most one extent with its end.
 const _: () = assert!(
     size_of::<MissedRow>()
         + 2 * size_of::<(RowIdx, u32)>()
@@ -49,36 +49,36 @@ pub(crate) struct ShardRows {
     position: usize,
     shard: u16,
     stripes: Stripes,
-    /// Replaced as a whole: a gather continues with the partitions of its beginning.
+    /// Replaced as a whole, so that a gather continues with the partitions that it began with.
     parts: RefCell<Rc<Parts>>,
-    /// By partition: its first key in the tier; `None` for one that is never here.
+    /// By partition, its first key in the tier; `None` for one that is never served here.
     key_bases: Vec<Option<u32>>,
     tier: RefCell<Tier>,
-    /// The last cut of whose versions the tier has rows, by its serial; 0 where that is not known.
+    /// Serial of the last cut whose versions the tier has; 0 if unknown.
     tier_cut: Cell<u64>,
-    /// By which clients of this machine read the rows of the tier.
+    /// File through which clients of this machine map the tier.
     tier_file: Option<TierFile>,
-    /// The tier's part of the server's budget.
+    /// The tier's share of the server's memory budget.
     memory: Reservation,
-    /// Disk time of a missed row in the last gathers, in nanoseconds by its profile.
+    /// Disk time per missed row in recent gathers, in nanoseconds by the disk's cost model.
     row_cost: Cell<u64>,
-    /// Scratch of gathers that are not running.
+    /// Idle scratch buffers of gathers.
     scratch: RefCell<Vec<Scratch>>,
 }
 
-/// The rows that a pull requests, and its turn to read from disk.
+/// Versions that a pull reads, and its turn to read from disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Want<'a> {
     pub(crate) turn: &'a ReadTurn,
-    /// The versions of the rows; `None` for the newest that this shard serves.
+    /// The versions to read; `None` for the newest that this shard serves.
     pub(crate) cut: Option<&'a Arc<Cut>>,
 }
 
-/// The partitions of one moment.
+/// The open partitions at one moment.
 #[derive(Clone)]
 struct Parts {
     by_index: Vec<Option<Rc<PartRows>>>,
-    /// Those that are open, ascending.
+    /// Open partitions, ascending.
     open: Vec<PartId>,
 }
 
@@ -87,12 +87,12 @@ impl Parts {
         self.by_index.get(part.index())?.as_deref()
     }
 
-    /// Returns whether a partition is open with these rows.
+    /// Returns whether a partition is still open with exactly these rows.
     fn has(&self, part: PartId, rows: &PartRows) -> bool {
         self.get(part).is_some_and(|open| std::ptr::eq(open, rows))
     }
 
-    /// Returns whether the tier has rows of these versions of the tensor at `position`.
+    /// Returns whether the tier has the versions of `cut`, for the tensor at `position`.
     fn all_are_at(&self, cut: &Cut, position: usize) -> bool {
         let is_at = |part: &PartId| {
             let wanted = cut.tensor(*part, position);
@@ -102,25 +102,25 @@ impl Parts {
     }
 }
 
-/// Buffers of one gather, kept for the next.
+/// Buffers of one gather, reused by the next.
 #[derive(Default)]
 struct Scratch {
     keys: Vec<u32>,
     misses: Vec<u32>,
-    /// Slots of rows that are lent.
+    /// Slots of leased rows.
     slots: Vec<u32>,
     /// Misses by partition.
     missed: Vec<MissedRow>,
     list: ReadList,
-    /// Misses that the tier is offered.
+    /// Misses to offer to the tier.
     offered: Vec<u32>,
-    /// Partitions that were read from, each with the version of that moment.
+    /// Partitions that were read from, with the version that was read.
     seen: Vec<(PartId, Arc<TensorVersion>)>,
     part: PartScratch,
 }
 
 impl ShardRows {
-    /// Opens the segments of the tensor at `position` on this executor, and makes its tier.
+    /// Opens the segments of the tensor at `position` on this executor, and creates its tier.
     pub(crate) async fn open(
         plan: &ShardPlan,
         position: usize,
@@ -140,7 +140,7 @@ impl ShardRows {
         let row_bytes = tensor.description.row_bytes as usize;
         let (tier, tier_file) =
             tier::make_tier(plan, plan.tier_bytes[position], row_bytes, key_space)?;
-        // Without slots there are a few words, of which a budget of 0 bytes knows nothing.
+        // A tier without slots still has a few words, which a budget of 0 bytes cannot cover.
         let n_bytes = if tier.n_slots() == 0 { 0 } else { tier.bytes() as u64 };
         let memory = plan.memory_budget.reserve(n_bytes).map_err(|error| error.to_string())?;
         let parts = Parts { by_index: vec![None; n_parts], open: Vec::new() };
@@ -164,16 +164,16 @@ impl ShardRows {
         Ok(this)
     }
 
-    /// Returns the memory that the tier may take, in bytes.
+    /// Returns the bytes reserved for the tier.
     pub(crate) fn tier_bytes(&self) -> u64 {
         self.memory.bytes()
     }
 
-    /// Copies the rows of `ids` to `out`. Hits come from the tier, the rest from disk by one plan
-    /// per layer, as `turn` has room for the reads. Returns `false`, with nothing done, when
-    /// another shard owns one of the rows.
+    /// Copies the rows of `ids` to `out`. Hits are copied from the tier, misses are read from disk
+    /// by one plan per layer, within the read budget of `turn`. Returns `false`, with nothing done,
+    /// if another shard owns one of the rows.
     ///
-    /// `ids` may repeat and come in any order; `out` is `ids.len() * row_bytes` long.
+    /// `ids` may repeat, in any order; `out` has `ids.len() * row_bytes` bytes.
     pub(crate) async fn gather(
         &self,
         plan: &ShardPlan,
@@ -203,7 +203,7 @@ impl ShardRows {
         Ok(are_ours)
     }
 
-    /// Adds those rows to `misses` whose values in the tier may not be those of `cut`.
+    /// Adds the rows to `misses` whose values in the tier may differ from those of `cut`.
     fn miss_others(&self, gather: &Gather<'_>, cut: &Cut, ids: &[NodeId], misses: &mut Vec<u32>) {
         if self.is_at(cut) {
             return;
@@ -225,7 +225,7 @@ impl ShardRows {
         misses.dedup();
     }
 
-    /// Returns whether the tier has rows of these versions, of every partition.
+    /// Returns whether the tier has the versions of `cut` for every partition.
     pub(crate) fn is_at(&self, cut: &Cut) -> bool {
         if self.tier_cut.get() == cut.serial() {
             return true;
@@ -237,7 +237,7 @@ impl ShardRows {
         are_at
     }
 
-    /// Keeps buffers for the next gather, and no version: files of old ones are to be removed.
+    /// Keeps the buffers for the next gather, but no version, which would keep old files.
     fn keep(&self, mut scratch: Scratch) {
         scratch.seen.clear();
         let mut idle = self.scratch.borrow_mut();
@@ -246,13 +246,13 @@ impl ShardRows {
         }
     }
 
-    /// Returns the number of rows in the tier, the bytes of a row, and the number of evictions.
+    /// Returns the rows in the tier, the bytes of a row, and the number of evictions.
     pub(crate) fn residents(&self) -> (u64, u64, u64) {
         let tier = self.tier.borrow();
         (tier.n_resident() as u64, self.row_bytes as u64, tier.stats().evictions)
     }
 
-    /// Returns the keys of rows of this shard; `false` when one of them is another shard's.
+    /// Collects the keys of `ids`; returns `false` if another shard owns one of them.
     fn keys_of(
         &self,
         partitions: &Partitions,
@@ -274,7 +274,7 @@ impl ShardRows {
         Ok(true)
     }
 
-    /// Reads the rows at the misses to their positions in `out`, with room for what that takes.
+    /// Reads the missed rows to their positions in `out`, within the budget of read lists.
     async fn read_listed(
         &self,
         gather: &Gather<'_>,
@@ -283,17 +283,17 @@ impl ShardRows {
         scratch: &mut Scratch,
     ) -> Result<(), Failure> {
         let (turn, n_missed) = (gather.want.turn, scratch.misses.len());
-        // Until the lists are idle again.
+        // Held until the lists are cleared.
         let _lists = turn.take_lists(n_missed, ids.len(), self.row_cost.get()).await?;
         bucket(&gather.plan.partitions.book, ids, &scratch.misses, &mut scratch.missed);
         let read = self.read_misses(gather, out, scratch).await;
-        // Not kept for the next: they would keep old files from being removed.
+        // A list that is kept would keep old files.
         scratch.list.clear();
         turn.end_chunk();
         read
     }
 
-    /// Reads the missed rows to their positions in `out`: the reads of all partitions as one list.
+    /// Reads the missed rows to their positions in `out`, as one list of reads over all partitions.
     async fn read_misses(
         &self,
         gather: &Gather<'_>,
@@ -310,7 +310,7 @@ impl ShardRows {
                 None => rows.current(),
                 Some(cut) => {
                     let version = cut.tensor(part, self.position).cloned();
-                    // It has come since the version was pinned.
+                    // The partition was added after the version was pinned.
                     let later = || rows.live.at(cut.pinned_number()?);
                     version.or_else(later).ok_or_else(|| not_pinned(part, cut))?
                 }
@@ -326,8 +326,8 @@ impl ShardRows {
         list.execute(turn, out, gather.counters).await
     }
 
-    /// Offers the tier what was read and has not changed since. Does not wait for anything, so that
-    /// it cannot change in between.
+    /// Offers the tier the rows that were read and have not changed since. Has no await, so that
+    /// they cannot change in between.
     fn admit_misses(&self, open: &Parts, n_ids: usize, out: &[u8], scratch: &mut Scratch) {
         let Scratch { keys, misses, missed, offered, seen, .. } = scratch;
         let mut tier = self.tier.borrow_mut();
@@ -337,7 +337,7 @@ impl ShardRows {
             );
         }
         let now = self.parts();
-        // A partition that was closed, and perhaps opened again, learns of no commit any more.
+        // A partition that was closed, and perhaps reopened, receives no more commits.
         let still_open = |part| open.get(part).filter(|rows| now.has(part, rows));
         let is_still = |(part, seen): &(PartId, Arc<TensorVersion>)| {
             still_open(*part).is_some_and(|rows| rows.is_still(seen))
@@ -347,7 +347,7 @@ impl ShardRows {
             return;
         }
         offered.clear();
-        // The versions are in the order of the partitions that were missed.
+        // The versions are in the order of the missed partitions.
         let missed = missed.chunk_by(|a, b| a.part == b.part);
         for ((part, seen), missed) in seen.iter().zip(missed) {
             let Some(rows) = still_open(*part) else { continue };
@@ -366,7 +366,6 @@ impl ShardRows {
     }
 }
 
-/// State that the steps of one gather share.
 struct Gather<'a> {
     plan: &'a ShardPlan,
     counters: &'a Counters,
@@ -375,7 +374,7 @@ struct Gather<'a> {
     n_ids: usize,
 }
 
-/// Lists the rows of the ids at `misses`, partition by partition.
+/// Lists the missed rows, partition by partition.
 fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec<MissedRow>) {
     missed.clear();
     missed.extend(misses.iter().filter_map(|&position| {
@@ -387,17 +386,17 @@ fn bucket(book: &PartitionBook, ids: &[NodeId], misses: &[u32], missed: &mut Vec
     }
 }
 
-/// Returns the failure for a partition that came after the pull began, or after its version was
-/// pinned, and does not have that.
+/// Returns the failure for a partition that was added after the pull began or after its version was
+/// pinned, and that lacks that version.
 fn not_pinned(part: PartId, cut: &Cut) -> Failure {
     let Some(version) = cut.pinned_number() else {
         let message =
-            format!("partition {part} came to this server since the pull began; ask again");
+            format!("partition {part} was added to this server after the pull began; ask again");
         return failure(FailureCode::Elsewhere, message);
     };
     let message = format!(
-        "partition {part} came to this server without rows of version {version}, which were folded \
-         into later ones before; begin again with the newest version"
+        "partition {part} was added to this server without rows of version {version}, which were \
+         already folded into later ones; start again with the newest version"
     );
     failure(FailureCode::OtherVersion, message)
 }
@@ -411,7 +410,7 @@ pub(crate) fn wrong_server(partitions: &Partitions, id: NodeId) -> Failure {
         return failure(FailureCode::NotFound, message);
     };
     let message = format!(
-        "node {id} is in partition {part}, which this server does not hold; ask `describe`"
+        "node {id} is in partition {part}, which this server does not serve; ask `describe`"
     );
     failure(FailureCode::Elsewhere, message)
 }
@@ -427,7 +426,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn misses_are_bucketed_as_by_a_look_at_each_partition(
+        fn misses_are_bucketed_as_by_a_scan_of_each_partition(
             mut bounds in prop::collection::vec(0u32..500, 0..30),
             picks in prop::collection::vec((0u32..500, any::<bool>()), 0..200),
         ) {

@@ -1,5 +1,5 @@
-//! One partition of a tensor on one shard: the version that it serves, and its layers, open on this
-//! executor.
+//! One partition of a tensor on one shard: the version that it serves, and the layers of that
+//! version, open on this executor.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,28 +16,30 @@ use crate::dma::{DmaReader, LayerFiles, ReadList};
 use crate::error::failure;
 use crate::stats::count;
 
-/// Rows of one partition. Their keys in the tier start at `key_base`.
+/// The rows of one partition. Their keys in the tier start at `key_base`.
 pub(super) struct PartRows {
     pub(super) key_base: u32,
     pub(super) live: Arc<TensorHandle>,
-    /// The version that gathers read; the tier has rows of no other.
+    /// The version that gathers read, and the only one whose rows are in the tier.
     current: RefCell<Arc<TensorVersion>>,
-    /// The version that takes its place, while the rows that it changed leave the tier.
+    /// The version of a switch that is under way: rows that it changed are being removed from the
+    /// tier.
     next: RefCell<Option<Arc<TensorVersion>>>,
-    /// Layers that this shard has open; gathers that read from others hold them.
+    /// Open layers of the versions that this shard serves. A gather of another version holds its
+    /// own readers.
     readers: RefCell<Vec<Rc<DmaReader>>>,
     /// Files that any shard has open.
     files: Arc<LayerFiles>,
 }
 
-/// A switch to another version. Until its end no row that this version has changed is kept in the
-/// tier; dropped before, it changes nothing.
+/// A switch to another version. Until it ends, no row that the new version changed is admitted to
+/// the tier. Dropping it before `finish` leaves the current version in place.
 pub(super) struct Switch<'a> {
     rows: &'a PartRows,
     pub(super) next: Arc<TensorVersion>,
 }
 
-/// A row that is not in the tier: where it is on disk, and its position in the batch.
+/// A row that is not in the tier: its partition and row number, and its position in the batch.
 #[derive(Clone, Copy)]
 pub(super) struct MissedRow {
     pub(super) part: PartId,
@@ -45,7 +47,7 @@ pub(super) struct MissedRow {
     pub(super) position: u32,
 }
 
-/// Buffers of one read, kept for the next.
+/// Buffers of one read, reused by the next.
 #[derive(Default)]
 pub(super) struct PartScratch {
     /// Rows of one partition and their positions in the batch.
@@ -69,7 +71,7 @@ impl PartRows {
         }
         let (current, readers) = (RefCell::new(current), RefCell::new(readers));
         let this = Self { key_base, live, current, next: RefCell::default(), readers, files };
-        // A commit meanwhile has found nothing here that it could have switched.
+        // A commit during the open could not switch this partition, which was not listed yet.
         while let Some(switch) = this.begin_switch().await.map_err(|refusal| refusal.message)? {
             switch.finish();
         }
@@ -81,12 +83,12 @@ impl PartRows {
         Arc::clone(&self.current.borrow())
     }
 
-    /// Returns whether this is the version that the tier has rows of.
+    /// Returns whether the tier has rows of this version.
     pub(super) fn reads(&self, version: &Arc<TensorVersion>) -> bool {
         Arc::ptr_eq(&self.current.borrow(), version)
     }
 
-    /// Adds the reads of the rows of `scratch` to `list`: those of all layers of `version`.
+    /// Adds the reads for the rows of `scratch` to `list`, over all layers of `version`.
     pub(super) async fn list_reads(
         &self,
         gather: &Gather<'_>,
@@ -111,13 +113,13 @@ impl PartRows {
         Ok(())
     }
 
-    /// Returns whether rows that were read from `seen` may be kept as they are.
+    /// Returns whether rows that were read from `seen` may be admitted without a check.
     pub(super) fn is_still(&self, seen: &Arc<TensorVersion>) -> bool {
         Arc::ptr_eq(&self.current.borrow(), seen) && self.next.borrow().is_none()
     }
 
-    /// Returns the positions of those rows of `scratch`, read from `seen`, that no later version
-    /// has changed.
+    /// Returns the positions of the rows of `scratch`, read from `seen`, that no later version has
+    /// changed.
     pub(super) fn unchanged<'a>(
         &self,
         seen: &'a TensorVersion,
@@ -135,8 +137,8 @@ impl PartRows {
         scratch.rows.iter().filter(move |(row, _)| stays(*row)).map(|&(_, position)| position)
     }
 
-    /// Begins to switch to the newest version of the store, with its layers open here, unless
-    /// gathers read it already.
+    /// Begins a switch to the newest version of the store and opens its layers here. Returns `None`
+    /// if gathers read that version already.
     pub(super) async fn begin_switch(&self) -> Result<Option<Switch<'_>>, Failure> {
         let next = self.live.current();
         if Arc::ptr_eq(&next, &self.current.borrow()) {
@@ -150,12 +152,12 @@ impl PartRows {
         Ok(Some(switch))
     }
 
-    /// Returns whether a switch from the version that gathers read to another runs.
+    /// Returns whether a switch is under way.
     pub(super) fn is_switching(&self) -> bool {
         self.next.borrow().is_some()
     }
 
-    /// Returns the reader of a layer, opened if this shard has not seen it yet.
+    /// Returns the reader of a layer; opens it if this shard has not done so.
     async fn reader_of(&self, layer: &Arc<Layer>) -> Result<Rc<DmaReader>, Failure> {
         let known = |readers: &[Rc<DmaReader>]| {
             readers.iter().find(|reader| Arc::ptr_eq(&reader.layer, layer)).cloned()
@@ -169,7 +171,7 @@ impl PartRows {
         if let Some(reader) = known(&readers) {
             return Ok(reader);
         }
-        // One of a pinned version is open for a gather alone.
+        // A layer that only a pinned version has is open for this gather only.
         let has =
             |version: &TensorVersion| version.layers().iter().any(|it| Arc::ptr_eq(it, layer));
         let is_kept = has(&self.current.borrow()) || self.next.borrow().as_deref().is_some_and(has);
@@ -181,7 +183,7 @@ impl PartRows {
 }
 
 impl Switch<'_> {
-    /// Has gathers read the version, and closes layers that it does not have.
+    /// Makes gathers read the new version, and closes layers that it does not have.
     pub(super) fn finish(self) {
         let is_of_next = |reader: &Rc<DmaReader>| {
             self.next.layers().iter().any(|layer| Arc::ptr_eq(layer, &reader.layer))
@@ -198,7 +200,7 @@ impl Drop for Switch<'_> {
 }
 
 impl PartScratch {
-    /// Takes the rows of one partition, out of a batch of `n_ids`.
+    /// Sets the rows of one partition, from a batch of `n_ids`.
     pub(super) fn set_rows(&mut self, missed: &[MissedRow], n_ids: usize) {
         self.rows.clear();
         self.n_ids = u32::try_from(n_ids).unwrap_or(u32::MAX);

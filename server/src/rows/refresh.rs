@@ -1,11 +1,11 @@
-//! A shard takes over the newest version of a partition: rows that it changed leave the tier, then
-//! gathers read it.
+//! Switch of a shard to the newest version of a partition: changed rows are removed from the tier,
+//! then gathers read the new version.
 //!
-//! Until the last of these rows has left, gathers read the version before. Meanwhile no row that
+//! Until the last changed row is removed, gathers read the previous version. Meanwhile no row that
 //! differs between the two is admitted to the tier. So a gather that begins after the switch finds
-//! no old row, and one that began before keeps none.
+//! no old row, and one that began before admits none.
 //!
-//! Partitions that come to a shard and go from it are opened and closed here as well.
+//! Partitions that are added or released are opened and closed here as well.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::part::PartRows;
 use super::{Parts, ShardRows};
 use crate::partitions::Partitions;
 
-/// Keys that are looked at before other tasks get the core.
+/// Keys to process before other tasks may run.
 const KEYS_PER_TURN: usize = 4096;
-/// How often the end of another switch, or of the last gather, is looked for.
+/// Interval of the checks for the end of another switch, or of the last gather.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl ShardRows {
-    /// Has gathers of a partition read the newest version that is committed when this is called, or
-    /// a later one.
+    /// Switches gathers of a partition to the newest version that is committed at the time of the
+    /// call, or to a later one.
     pub(crate) async fn refresh(
         &self,
         partitions: &Partitions,
@@ -46,7 +46,7 @@ impl ShardRows {
         Ok(())
     }
 
-    /// Takes the rows that `next` may have changed since `current` out of the tier.
+    /// Removes from the tier the rows that `next` may have changed since `current`.
     async fn forget_changed(
         &self,
         partitions: &Partitions,
@@ -57,7 +57,7 @@ impl ShardRows {
     ) {
         let is_later = |version: u32| version > current.version();
         if is_later(next.base().version()) {
-            // Deltas were folded that this shard has not seen: any row may be another.
+            // This shard has missed deltas that were folded: any row may have changed.
             let n_rows = partitions.book.range(part).len();
             let all = (0..u32::try_from(n_rows).unwrap_or(u32::MAX)).map(RowIdx);
             return self.forget_rows(part, rows, all).await;
@@ -71,7 +71,7 @@ impl ShardRows {
         }
     }
 
-    /// Takes those of `changed` that are this shard's out of the tier.
+    /// Removes from the tier the rows of `changed` that this shard owns.
     async fn forget_rows(
         &self,
         part: PartId,
@@ -85,7 +85,7 @@ impl ShardRows {
         self.forget(changed.map(key)).await;
     }
 
-    /// Takes keys out of the tier, some at a time; `None` is a row of another shard.
+    /// Removes keys from the tier in batches; `None` is a row of another shard.
     async fn forget(&self, mut keys: impl Iterator<Item = Option<u32>>) {
         let mut own = Vec::new();
         loop {
@@ -100,7 +100,7 @@ impl ShardRows {
         }
     }
 
-    /// Opens a partition that the store has open; nothing happens if it is open here.
+    /// Opens a partition that the store has open; does nothing if it is already open here.
     pub(crate) async fn open_part(
         &self,
         partitions: &Partitions,
@@ -113,9 +113,9 @@ impl ShardRows {
             return Err(format!("partition {part} is not open"));
         };
         let Some(key_base) = self.key_bases.get(part.index()).copied().flatten() else {
-            return Err(format!("partition {part} has no place here"));
+            return Err(format!("partition {part} has no keys on this shard"));
         };
-        // It may have been here before, with other rows.
+        // The tier may still have rows of an earlier stay of this partition.
         let n_keys = partitions.keys_of(part, &partitions.tensors[self.position]);
         let key_end = key_base + u32::try_from(n_keys).unwrap_or(u32::MAX);
         self.forget((key_base..key_end).map(Some)).await;
@@ -124,7 +124,7 @@ impl ShardRows {
         Ok(())
     }
 
-    /// Closes a partition once the gathers that have begun are over.
+    /// Closes a partition once the running gathers have ended.
     pub(crate) async fn close_part(&self, part: PartId) {
         let Some(mut rows) = self.replace(part, None) else { return };
         loop {
@@ -136,7 +136,7 @@ impl ShardRows {
         }
     }
 
-    /// Puts a partition in the list, or takes it out; returns what was in its place.
+    /// Lists a partition, or removes it from the list; returns the previous entry.
     fn replace(&self, part: PartId, by: Option<Rc<PartRows>>) -> Option<Rc<PartRows>> {
         let mut parts = self.parts.borrow_mut();
         let mut changed = Parts::clone(&parts);

@@ -1,4 +1,4 @@
-//! Gathers in the midst of switches, and of partitions that go and come back, on one shard.
+//! Gathers during switches, and during the release and return of a partition, on one shard.
 
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
@@ -22,12 +22,12 @@ use crate::reads::{Progress, PullOrder, ReadAdmission};
 use crate::testing::{Faulty, OpenFault, ROW_BYTES, import, put};
 use crate::volatile::Volatile;
 
-/// Rows that several turns of a switch look at.
+/// As many rows as several turns of a switch process.
 const N_NODES: u32 = 20_000;
 const PART: PartId = PartId(0);
 const NODE: NodeId = NodeId(7);
 
-/// The rows of a graph of one partition on one shard.
+/// The rows of a graph with one partition on one shard.
 struct Bench {
     graph: PathBuf,
     plan: ShardPlan,
@@ -81,12 +81,12 @@ impl Bench {
         self.reads.turn(&PullOrder { kind, arrived: now, deadline, progress })
     }
 
-    /// Gathers the row of a node, and returns its turn.
+    /// Gathers the row of a node; returns the turn that wrote it.
     async fn turn_of(&self, node: NodeId) -> u32 {
         self.turn_at(None, node).await
     }
 
-    /// Returns the same of a version, or of the newest.
+    /// Like `turn_of`, of a version or of the newest.
     async fn turn_at(&self, cut: Option<&Arc<Cut>>, node: NodeId) -> u32 {
         let turn = self.read_turn();
         let mut out = [0xEE; ROW_BYTES];
@@ -101,7 +101,7 @@ impl Bench {
         let refresh = self.rows.refresh(&self.plan.partitions, PART);
         let late = async {
             glommio::timer::sleep(Duration::from_secs(10)).await;
-            panic!("a switch never ends");
+            panic!("the switch does not end");
         };
         futures_lite::FutureExt::or(refresh, late).await.unwrap();
     }
@@ -116,7 +116,7 @@ impl Bench {
     }
 }
 
-/// Runs a test on an executor with a bench.
+/// Runs a test with a bench on an executor.
 fn on_shard<F: Future<Output = ()> + 'static>(test: impl FnOnce(Bench) -> F + Send + 'static) {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().to_owned();
@@ -124,30 +124,30 @@ fn on_shard<F: Future<Output = ()> + 'static>(test: impl FnOnce(Bench) -> F + Se
     LocalExecutorBuilder::new(Placement::Unbound).spawn(run).unwrap().join().unwrap();
 }
 
-/// Polls until the first turn of a switch has taken rows out of the tier, and it has more to do.
+/// Polls until the first turn of a switch has removed rows from the tier and more turns follow.
 async fn poll_into_the_midst(bench: &Bench, switch: Pin<&mut impl Future<Output = ()>>) {
     let mut switch = switch;
     assert!(bench.is_resident(NODE));
     while bench.is_resident(NODE) {
         glommio::timer::sleep(Duration::from_millis(1)).await;
-        // Longer than a task may run: it yields as soon as it can.
+        // Exceeds a task's turn, so the switch yields as soon as it can.
         std::thread::sleep(Duration::from_millis(150));
-        assert!(poll_once(switch.as_mut()).await.is_none(), "it has not yielded");
+        assert!(poll_once(switch.as_mut()).await.is_none(), "the switch has not yielded");
     }
 }
 
 #[test]
-fn a_gather_in_the_midst_of_a_switch_keeps_no_row_that_it_changes() {
+fn a_gather_during_a_switch_admits_no_changed_row() {
     on_shard(|bench| async move {
         assert_eq!(bench.turn_of(NODE).await, 0);
         let other = NodeId(8);
         let mut gather = pin!(bench.turn_of(other));
-        assert!(poll_once(gather.as_mut()).await.is_none(), "it reads from disk");
+        assert!(poll_once(gather.as_mut()).await.is_none(), "the gather reads from disk");
         bench.commit(N_NODES, 1);
         {
             let mut switch = pin!(bench.refresh());
             poll_into_the_midst(&bench, switch.as_mut()).await;
-            assert_eq!(gather.await, 0, "it began before");
+            assert_eq!(gather.await, 0, "the gather began before the switch");
             switch.await;
         }
         assert_eq!((bench.turn_of(other).await, bench.turn_of(NODE).await), (1, 1));
@@ -155,7 +155,7 @@ fn a_gather_in_the_midst_of_a_switch_keeps_no_row_that_it_changes() {
 }
 
 #[test]
-fn a_switch_that_breaks_off_is_no_obstacle_to_the_next() {
+fn a_cancelled_switch_does_not_block_the_next() {
     on_shard(|bench| async move {
         assert_eq!(bench.turn_of(NODE).await, 0);
         bench.commit(N_NODES, 1);
@@ -170,7 +170,7 @@ fn a_switch_that_breaks_off_is_no_obstacle_to_the_next() {
 }
 
 #[test]
-fn a_switch_that_fails_is_no_obstacle_to_the_next() {
+fn a_failed_switch_does_not_block_the_next() {
     on_shard(|bench| async move {
         bench.commit(10, 1);
         let _fault = Faulty::new(bench.graph.join("part-000/x.v2.delta"), OpenFault::Fails);
@@ -183,7 +183,7 @@ fn a_switch_that_fails_is_no_obstacle_to_the_next() {
 }
 
 #[test]
-fn deltas_that_were_folded_before_they_were_seen_change_rows_all_the_same() {
+fn deltas_that_were_folded_unseen_still_change_rows() {
     on_shard(|bench| async move {
         assert_eq!(bench.turn_of(NODE).await, 0);
         bench.commit(10, 1);
@@ -195,14 +195,14 @@ fn deltas_that_were_folded_before_they_were_seen_change_rows_all_the_same() {
 }
 
 #[test]
-fn a_partition_opens_at_a_version_that_is_committed_meanwhile() {
+fn a_partition_opens_at_a_version_committed_during_the_open() {
     on_shard(|bench| async move {
         bench.rows.close_part(PART).await;
         let fault = Faulty::new(bench.graph.join("part-000/x.v1.seg"), OpenFault::Waits);
         let mut opening = pin!(bench.open());
         assert!(poll_once(opening.as_mut()).await.is_none());
         bench.commit(10, 1);
-        // It finds nothing to switch.
+        // The partition is not listed, so there is nothing to switch.
         bench.refresh().await;
         drop(fault);
         opening.await;
@@ -211,23 +211,26 @@ fn a_partition_opens_at_a_version_that_is_committed_meanwhile() {
 }
 
 #[test]
-fn a_gather_that_outlasts_its_partition_leaves_no_row_to_the_one_that_comes_back() {
+fn a_gather_that_outlasts_its_partition_admits_no_row_after_its_return() {
     on_shard(|bench| async move {
         let mut gather = pin!(bench.turn_of(NODE));
-        assert!(poll_once(gather.as_mut()).await.is_none(), "it reads from disk");
-        // Its end is not waited for.
-        assert!(poll_once(pin!(bench.rows.close_part(PART))).await.is_none(), "it is held");
+        assert!(poll_once(gather.as_mut()).await.is_none(), "the gather reads from disk");
+        // Does not wait for the close.
+        assert!(
+            poll_once(pin!(bench.rows.close_part(PART))).await.is_none(),
+            "the gather holds the partition"
+        );
         bench.open().await;
         bench.commit(10, 1);
         bench.refresh().await;
-        assert_eq!(gather.await, 0, "it began before");
+        assert_eq!(gather.await, 0, "the gather began before the commit");
         assert_eq!(bench.turn_of(NODE).await, 1);
     });
 }
 
-/// While it is away rows of it may change.
+/// Rows may change while the partition is away.
 #[test]
-fn rows_of_a_partition_that_was_here_before_are_read_again_when_it_comes_back() {
+fn rows_of_a_partition_that_returns_are_read_again() {
     on_shard(|bench| async move {
         assert_eq!(bench.turn_of(NODE).await, 0);
         assert!(bench.is_resident(NODE));
@@ -239,9 +242,9 @@ fn rows_of_a_partition_that_was_here_before_are_read_again_when_it_comes_back() 
 }
 
 #[test]
-fn a_pinned_version_and_the_newest_take_no_row_of_each_other_from_the_tier() {
+fn a_pinned_version_and_the_newest_share_no_wrong_row_in_the_tier() {
     on_shard(|bench| async move {
-        // One is changed by the commit, and one is not.
+        // The commit changes the first node and not the second.
         let nodes = [NODE, NodeId(17)];
         let cut = |number| {
             let pinned = bench.live().pin(number).unwrap();
@@ -251,7 +254,7 @@ fn a_pinned_version_and_the_newest_take_no_row_of_each_other_from_the_tier() {
         bench.turn_of(nodes[1]).await;
         bench.commit(10, 1);
         let after = cut(2);
-        // A version is pinned, and found, before the shard has come to it.
+        // A version can be pinned and read before the shard has switched to it.
         assert_eq!(bench.turn_at(Some(&after), NODE).await, 1);
         assert_eq!(bench.turn_of(NODE).await, 0);
         bench.refresh().await;
@@ -267,15 +270,15 @@ fn a_pinned_version_and_the_newest_take_no_row_of_each_other_from_the_tier() {
 }
 
 #[test]
-fn a_row_that_changes_while_it_is_loaded_ahead_is_not_kept() {
+fn a_row_that_changes_while_it_is_preloaded_is_not_admitted() {
     on_shard(|bench| async move {
         let (turn, mut out) = (bench.read_turn(), [0xEE; ROW_BYTES]);
         let load = bench.rows.load_ahead(&bench.plan, &turn, &[NODE], &mut out);
         let mut load = pin!(load);
-        assert!(poll_once(load.as_mut()).await.is_none(), "it reads from disk");
+        assert!(poll_once(load.as_mut()).await.is_none(), "the load reads from disk");
         bench.commit(10, 1);
         bench.refresh().await;
-        assert!(load.await.unwrap(), "there is room");
+        assert!(load.await.unwrap(), "slots are free");
         assert_eq!(bench.turn_of(NODE).await, 1);
     });
 }

@@ -1,5 +1,5 @@
-//! The tier of a tensor on a shard: preloaded rows, hot rows, and rows that clients of this machine
-//! read in place.
+//! The tier of a tensor on a shard: preloaded rows, hot rows, and rows leased to clients of this
+//! machine.
 
 use std::os::fd::OwnedFd;
 
@@ -23,11 +23,11 @@ impl ShardRows {
         self.tier.borrow().n_slots().into()
     }
 
-    /// Reads those rows of `ids` that are not resident into free slots of the tier. It reads as a
-    /// gather does, through the same fence. No row is evicted for them, and no look-up is counted.
-    /// This shard must own all of them. Returns whether slots are left.
+    /// Reads the rows of `ids` that are not resident into free slots of the tier. It reads as a
+    /// gather does, with the same guard against concurrent switches. No row is evicted, and no
+    /// lookup is counted. This shard must own all rows. Returns whether free slots remain.
     ///
-    /// `out` is `ids.len() * row_bytes` long; its content afterwards means nothing.
+    /// `out` has `ids.len() * row_bytes` bytes, and is scratch.
     pub(crate) async fn load_ahead(
         &self,
         plan: &ShardPlan,
@@ -51,7 +51,7 @@ impl ShardRows {
                 let (counters, n_ids) = (self.counters(plan), ids.len());
                 let gather = Gather { plan, counters, want, parts: &parts, n_ids };
                 self.read_listed(&gather, ids, out, &mut scratch).await?;
-                // Pulls may have filled some meanwhile.
+                // Pulls may have filled some slots meanwhile.
                 scratch.misses.truncate(self.n_free());
                 scratch.missed.truncate(scratch.misses.len());
                 self.admit_misses(&parts, ids.len(), out, &mut scratch);
@@ -74,7 +74,7 @@ impl ShardRows {
             let (base, part) = bases[at];
             let row = self.stripes.row_of(part.0, self.shard, key - base);
             let range = partitions.book.range(part);
-            // A partition that has gone may have left some.
+            // A released partition may have left keys.
             if row < range.end - range.start {
                 rows[at].1.push(row);
             }
@@ -89,8 +89,8 @@ impl ShardRows {
     }
 
     /// Writes the slots of the rows of `ids` in the memory of [`Self::tier_file`], each as a u32.
-    /// Returns `false` unless all rows are resident and stay in place while they are leased.
-    /// `slots` has four bytes for each id.
+    /// Returns `false` unless all rows are resident and stay in place during a lease. `slots` has
+    /// four bytes per id.
     pub(crate) fn slots_of(
         &self,
         plan: &ShardPlan,
@@ -109,24 +109,23 @@ impl ShardRows {
         Ok(are_there)
     }
 
-    /// Returns the file of the tier's rows, their offset in it, and their bytes; `None` where no
-    /// rows are leased, or it cannot be opened.
+    /// Returns the file of the tier's rows, their offset in it, and their bytes; `None` if rows are
+    /// not leased or the file cannot be opened.
     pub(crate) fn tier_file(&self) -> Option<(OwnedFd, u64, u64)> {
         self.tier_file.as_ref()?.place().ok()
     }
 
-    /// Keeps the tier's rows in place until [`Self::end_lease`] was called as often as this.
+    /// Keeps the tier's rows in place until as many calls of [`Self::end_lease`].
     pub(crate) fn lease(&self) {
         self.tier.borrow_mut().lease();
     }
 
-    /// Ends a lease.
     pub(crate) fn end_lease(&self) {
         self.tier.borrow_mut().end_lease();
     }
 }
 
-/// Returns a tier, and the file of its rows where clients may map it.
+/// Returns a tier, and its file if clients may map it.
 pub(super) fn make_tier(
     plan: &ShardPlan,
     n_bytes: usize,
@@ -145,7 +144,7 @@ pub(super) fn make_tier(
         match Tier::with_memory(make, n_bytes, row_bytes, key_space, &spec) {
             Ok(tier) => return Ok((tier, file)),
             Err(error) => {
-                info!(%error, "rows are copied for clients of this machine, and not lent");
+                info!(%error, "cannot lease rows to clients of this machine; copying them instead");
             }
         }
     }

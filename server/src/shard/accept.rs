@@ -1,4 +1,4 @@
-//! Connections that come to a shard: admitted, refused, counted.
+//! Admission, refusal and accounting of a shard's connections.
 
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
@@ -23,17 +23,17 @@ use crate::listen::Arrival;
 use crate::stats::count;
 
 impl Shard {
-    /// Lets a connection in and serves it, or shows it out, in a task of its own.
+    /// Admits and serves a connection, or refuses it, in its own task.
     pub(super) fn accept(self: &Rc<Self>, arrival: Arrival, sync: TaskQueueHandle) {
         let is_trusted = arrival.source.is_trusted();
         let (stream, socket) = match arrival.socket.try_clone() {
-            // glommio's stream only sends to and receives from the descriptor: a Unix socket serves
-            // as well.
+            // glommio's stream only sends to and receives from the descriptor, so it also works for
+            // a Unix socket.
             Ok(twin) => (TcpStream::from(socket2::Socket::from(twin)), Rc::new(arrival.socket)),
             Err(error) => {
                 count(&self.counters().connections_refused, 1);
                 if let Some(untold) = self.log_limit.allow(Instant::now()) {
-                    warn!(shard = self.id, %error, untold, "a connection was closed immediately");
+                    warn!(shard = self.id, %error, untold, "connection closed before admission");
                 }
                 return;
             }
@@ -46,7 +46,7 @@ impl Shard {
             count(&self.counters().connections_evicted, 1);
             end.abort();
             if let Some(socket) = self.open.borrow().get(&other) {
-                // It has not been admitted, so no request of it is running.
+                // The connection is not admitted yet, so it has no running request.
                 let _ = shutdown(socket, Shutdown::Both);
             }
         }
@@ -56,7 +56,7 @@ impl Shard {
         let task = async move {
             let enter = shard.admit(number, stream, socket, is_trusted);
             let serve = async {
-                // The evicted connection is gone with all that it held.
+                // An evicted connection has dropped all its resources.
                 let entered = Abortable::new(enter, ended).await.unwrap_or(Ok(None));
                 shard.entering.borrow_mut().remove(number);
                 match entered? {
@@ -64,7 +64,7 @@ impl Shard {
                     None => Ok(()),
                 }
             };
-            // One panicking task would stop the whole executor.
+            // A panic that escapes a task would stop the whole executor.
             let served = AssertUnwindSafe(serve).catch_unwind().await;
             if let Err(reason) = served.unwrap_or(Err(ConnectionError::Panic)) {
                 shard.counters().broken(reason.reason());
@@ -78,7 +78,7 @@ impl Shard {
         spawn_into(sync, task);
     }
 
-    /// Admits a connection if there is a place for it; refuses it otherwise.
+    /// Admits a connection if there is a slot; otherwise refuses it.
     async fn admit(
         &self,
         number: u64,
@@ -96,9 +96,9 @@ impl Shard {
             ConnectionSlot::None => {
                 count(&self.counters().connections_refused, 1);
                 let most = self.admitted.most();
-                debug!(shard = self.id, "connection refused: {most} are open");
+                debug!(shard = self.id, "refused a connection: {most} are open");
                 self.entering.borrow_mut().mark_refused(number);
-                let message = format!("the shard has {most} connections already");
+                let message = format!("the shard has {most} connections, its limit");
                 entered.reject(failure(FailureCode::Overloaded, message)).await?;
                 return Ok(None);
             }

@@ -1,15 +1,15 @@
-//! Queue of connections that are not admitted yet, with its rule of eviction.
+//! Queue of connections that are not admitted yet, and its eviction rule.
 
 use std::collections::HashMap;
 
 use crate::limits::ENTERING_PER_SHARD_MAX;
 use crate::listen::Source;
 
-/// Connections in the handshake, each with a handle that ends it.
+/// Connections in the handshake, each with a handle that aborts it.
 ///
-/// A newcomer to a full queue evicts another at random, so a flooding source evicts mostly its own.
-/// Evicting the oldest would end connections that are about to be admitted. Refusing the newest
-/// would leave the places to connections that send nothing.
+/// A new connection at a full queue evicts a random one, so a flooding source mostly evicts its
+/// own. Evicting the oldest would end connections that are about to be admitted. Refusing the
+/// newest would leave the slots to connections that send nothing.
 pub(super) struct HandshakeQueue<H> {
     waiting: Vec<HandshakeEntry<H>>,
     random: u64,
@@ -18,20 +18,20 @@ pub(super) struct HandshakeQueue<H> {
 struct HandshakeEntry<H> {
     number: u64,
     source: Source,
-    /// It is refused, and only reads the refusal.
+    /// The connection is being refused and only waits for its client to read the refusal.
     is_refused: bool,
     end: H,
 }
 
 impl<H> HandshakeQueue<H> {
-    /// Returns an empty queue; `seed` decides the draws.
+    /// Returns an empty queue; `seed` seeds the random draws.
     pub(super) fn new(seed: u64) -> Self {
-        // Zero would stay zero.
+        // Xorshift never leaves 0.
         Self { waiting: Vec::new(), random: seed | 1 }
     }
 
-    /// Adds a connection. Once all places are taken, returns the evicted one. That is a connection
-    /// that is being refused, or else one of the source that has the most, the new one counted.
+    /// Adds a connection. A full queue evicts one, which is returned: a connection that is being
+    /// refused, else one of the source with the most connections, the new one included.
     pub(super) fn admit(&mut self, number: u64, source: Source, end: H) -> Option<(u64, H)> {
         let is_full = self.waiting.len() >= ENTERING_PER_SHARD_MAX;
         let evicted = is_full.then(|| self.draw(source));
@@ -40,19 +40,19 @@ impl<H> HandshakeQueue<H> {
         evicted.map(|evicted| (evicted.number, evicted.end))
     }
 
-    /// Marks a connection as one that is being refused for lack of a place.
+    /// Marks a connection as being refused.
     pub(super) fn mark_refused(&mut self, number: u64) {
         if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.number == number) {
             waiting.is_refused = true;
         }
     }
 
-    /// Removes a connection that is admitted or gone.
+    /// Removes a connection that was admitted or has ended.
     pub(super) fn remove(&mut self, number: u64) {
         self.waiting.retain(|waiting| waiting.number != number);
     }
 
-    /// Returns the place of the connection that is evicted for one of `source`.
+    /// Returns the index of the connection to evict for one of `source`.
     fn draw(&mut self, source: Source) -> usize {
         if let Some(refused) = self.waiting.iter().position(|waiting| waiting.is_refused) {
             return refused;
@@ -62,14 +62,14 @@ impl<H> HandshakeQueue<H> {
             *n_of.entry(waiting.source).or_default() += 1;
         }
         let most = n_of.values().copied().max().unwrap_or(0);
-        // Several sources have most where none floods the queue.
+        // Without a flood, several sources tie.
         let candidates = self.waiting.iter().enumerate();
         let candidates = candidates.filter(|(_, waiting)| n_of[&waiting.source] == most);
         let candidates: Vec<usize> = candidates.map(|(at, _)| at).collect();
         candidates[(self.next_random() % candidates.len() as u64) as usize]
     }
 
-    /// Draws by xorshift64; predicting it does not help an attacker.
+    /// Xorshift64; an attacker gains nothing by predicting it.
     fn next_random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -89,29 +89,29 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_than_the_bounds_whatever_comes() {
+    fn the_queue_never_exceeds_its_limit() {
         let (mut queue, mut numbers) = (HandshakeQueue::new(1), 0..);
-        let mut come = |queue: &mut HandshakeQueue<()>, source| {
+        let mut arrive = |queue: &mut HandshakeQueue<()>, source| {
             queue.admit(numbers.next().unwrap(), source, ());
             assert!(queue.waiting.len() <= ENTERING_PER_SHARD_MAX);
         };
         for _ in 0..10 * ENTERING_PER_SHARD_MAX {
-            come(&mut queue, from(1));
+            arrive(&mut queue, from(1));
         }
         assert_eq!(
             queue.waiting.len(),
             ENTERING_PER_SHARD_MAX,
-            "one may have all while no other source comes"
+            "a single source may fill the queue"
         );
         for n in 0..10 * ENTERING_PER_SHARD_MAX as u32 {
-            come(&mut queue, from(n));
+            arrive(&mut queue, from(n));
         }
         assert_eq!(queue.waiting.len(), ENTERING_PER_SHARD_MAX);
         assert!(queue.waiting.iter().filter(|waiting| waiting.source == from(1)).count() <= 1);
     }
 
     #[test]
-    fn a_source_of_many_evicts_none_that_has_fewer_than_each() {
+    fn a_flood_from_many_sources_spares_smaller_sources() {
         let mut queue = HandshakeQueue::new(5);
         assert!(queue.admit(0, from(0), "honest").is_none());
         assert!(queue.admit(1, from(0), "honest").is_none());
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_that_floods_the_door_ends_its_own_alone() {
+    fn a_flood_from_one_source_evicts_only_its_own() {
         let mut queue = HandshakeQueue::new(7);
         assert!(queue.admit(0, from(1), "honest").is_none());
         for number in 1..100_000 {
@@ -132,14 +132,14 @@ mod tests {
         assert_eq!(queue.waiting[0].number, 0);
     }
 
-    /// The share of connections that remain after as many others have come as fill the queue. Each
-    /// newcomer evicts one with chance one in that number, which leaves 1/e.
+    /// Survivors of as many arrivals as the queue has slots: each arrival evicts a given connection
+    /// with probability one over the queue's length, which leaves 1/e of them.
     #[test]
-    fn who_goes_is_drawn_evenly() {
+    fn evictions_are_uniform() {
         let (mut queue, n_all) = (HandshakeQueue::new(3), 200_000u64);
         let (mut ages, mut n_evicted) = (0, 0);
         for number in 0..n_all {
-            // With this many sources none has more than another.
+            // With this many sources, all tie.
             if let Some((evicted, ())) = queue.admit(number, from(number as u32), ()) {
                 ages += number - evicted;
                 n_evicted += 1;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connection_goes_first() {
+    fn a_refused_connection_is_evicted_first() {
         let mut queue = HandshakeQueue::new(9);
         for number in 0..ENTERING_PER_SHARD_MAX as u64 {
             queue.admit(number, from(number as u32), ());
@@ -160,6 +160,6 @@ mod tests {
         queue.mark_refused(1_000_000);
         assert_eq!(queue.admit(1000, from(1000), ()).map(|(number, ())| number), Some(5));
         queue.remove(6);
-        assert!(queue.admit(1001, from(1001), ()).is_none(), "there is room");
+        assert!(queue.admit(1001, from(1001), ()).is_none(), "a slot is free");
     }
 }

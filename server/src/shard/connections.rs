@@ -1,4 +1,4 @@
-//! Admitted connections, and the one that has been idle longest for when another needs its place.
+//! Admitted connections, of which the longest-idle one yields to a new one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,38 +13,37 @@ use crate::limits::IDLE_MIN;
 /// The admitted connections of a shard, by number.
 pub(super) struct ConnectionTable {
     places: RefCell<HashMap<u64, Rc<IdleClock>>>,
-    /// Connections at most.
     most: usize,
 }
 
-/// Since when a connection has asked for nothing.
+/// Time since which a connection has no request.
 pub(crate) struct IdleClock {
     since: Cell<Option<Instant>>,
     socket: Rc<OwnedFd>,
 }
 
-/// Places for a connection that is to be admitted.
+/// Outcome of the search for a slot for a new connection.
 pub(super) enum ConnectionSlot {
-    /// A place.
+    /// A free slot.
     Free,
-    /// The place of one that was idle, which is closed.
+    /// The slot of an idle connection, which was closed.
     OfIdle,
-    /// Nothing: all are at work, or were just now.
+    /// No slot: no connection has been idle for long enough.
     None,
 }
 
 impl ConnectionTable {
-    /// Returns a table of `most` places.
+    /// Returns a table of `most` slots.
     pub(super) fn new(most: usize) -> Self {
         Self { places: RefCell::default(), most }
     }
 
-    /// Connections at most.
+    /// Returns the maximum number of connections.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// Makes room for one more, if need be by closing the connection that is idle longest.
+    /// Makes room for one connection, if necessary by closing the one that is idle longest.
     pub(super) fn make_room(&self, now: Instant) -> ConnectionSlot {
         let mut places = self.places.borrow_mut();
         if places.len() < self.most {
@@ -59,12 +58,12 @@ impl ConnectionTable {
         let Some(idle) = idlest.and_then(|(_, number)| places.remove(&number)) else {
             return ConnectionSlot::None;
         };
-        // Between two requests: it reads the end, and so does its client.
+        // Idle means between two requests: both ends read end-of-file and lose nothing.
         let _ = shutdown(&*idle.socket, Shutdown::Both);
         ConnectionSlot::OfIdle
     }
 
-    /// Lets a connection in.
+    /// Admits a connection.
     pub(super) fn enter(&self, number: u64, socket: Rc<OwnedFd>) -> Rc<IdleClock> {
         let idle = Rc::new(IdleClock { since: Cell::new(None), socket });
         self.places.borrow_mut().insert(number, Rc::clone(&idle));
@@ -78,12 +77,12 @@ impl ConnectionTable {
 }
 
 impl IdleClock {
-    /// Begins a wait for a request.
+    /// Starts the idle time: the connection waits for a request.
     pub(crate) fn begin(&self) {
         self.since.set(Some(Instant::now()));
     }
 
-    /// Ends the wait when a request comes.
+    /// Ends the idle time: a request has arrived.
     pub(crate) fn end(&self) {
         self.since.set(None);
     }
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_shard_closes_the_one_that_is_idle_longest_and_none_that_is_at_work() {
+    fn a_full_shard_closes_its_longest_idle_connection_and_no_busy_one() {
         let (table, now) = (ConnectionTable::new(CONNECTIONS_PER_SHARD_MAX), Instant::now());
         let mut peers = Vec::new();
         for number in 0..CONNECTIONS_PER_SHARD_MAX as u64 {
@@ -116,14 +115,14 @@ mod tests {
         }
         assert!(
             matches!(table.make_room(now + 100 * IDLE_MIN), ConnectionSlot::None),
-            "all are at work"
+            "all are busy"
         );
         let set = |number: u64, time| table.places.borrow()[&number].since.set(Some(time));
         set(5, now + Duration::from_secs(1));
         set(9, now);
         set(200, now + Duration::from_secs(2));
         let soon = now + IDLE_MIN - Duration::from_millis(1);
-        assert!(matches!(table.make_room(soon), ConnectionSlot::None), "none idle for long");
+        assert!(matches!(table.make_room(soon), ConnectionSlot::None), "none is idle for long");
         let late = now + IDLE_MIN + Duration::from_secs(1);
         for closed in [9, 5] {
             assert!(matches!(table.make_room(late), ConnectionSlot::OfIdle));
@@ -133,9 +132,9 @@ mod tests {
         }
         assert!(
             matches!(table.make_room(late), ConnectionSlot::None),
-            "the other has not been idle for long"
+            "the remaining one is not idle for long enough"
         );
-        // An evicted connection does not release another's place.
+        // The end of an evicted connection does not free the slot of its successor.
         table.leave(9);
         assert_eq!(table.places.borrow().len(), CONNECTIONS_PER_SHARD_MAX);
         table.leave(1009);

@@ -1,4 +1,4 @@
-//! A pull at a shard: admission, then rows from here and from the other owners.
+//! A pull at a shard: admission, then rows of this shard and of the other owners.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,17 +26,17 @@ use crate::reads::{Progress, PullOrder, ReadTurn};
 use crate::rows::{ShardRows, Want, wrong_server};
 use crate::stats::count;
 
-/// Ids of one owner, and their positions in the request.
+/// Ids of one owner shard, and their positions in the request.
 type Share = (Vec<NodeId>, Vec<usize>);
 
 impl Shard {
-    /// Returns the bytes of a row of a tensor that [`Self::admit_pull`] has let through.
+    /// Returns the row length of a tensor that [`Self::admit_pull`] has checked.
     pub(crate) fn row_bytes(&self, tensor: u16) -> usize {
         self.tensors[usize::from(tensor)].row_bytes
     }
 
-    /// Checks a pull before its ids are read, and takes room for it until the permit is dropped;
-    /// lends buffers within that.
+    /// Checks a pull before its ids are read. Reserves memory for the pull until the permit is
+    /// dropped, and lends buffers within that.
     pub(crate) fn admit_pull(
         &self,
         tensor: u16,
@@ -45,18 +45,19 @@ impl Shard {
     ) -> Result<(StaticPermit, Buffers), Failure> {
         let rows = self.tensor(tensor)?;
         check_ids(body_bytes)?;
-        // Ids, a chunk of the answer, and the same again for keys and positions.
+        // Ids, a chunk of the reply, and three times the ids for keys and positions.
         let n_bytes = 4 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(rows.row_bytes);
         Ok((self.take_room(kind, n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Returns a pull that comes now its place among those that read from disk.
+    /// Queues a new pull for disk reads, and returns its turn.
     pub(crate) fn read_turn(&self, kind: PullKind, deadline: Instant) -> ReadTurn {
         let (arrived, progress) = (Instant::now(), Progress::New);
         self.reads.turn(&PullOrder { kind, arrived, deadline, progress })
     }
 
-    /// Gathers rows of any shard: directly if all are ours, else split by owner and merged.
+    /// Gathers rows of any shard: directly if this shard owns them all, else split by owner and
+    /// merged.
     pub(crate) async fn gather(
         &self,
         tensor: u16,
@@ -69,7 +70,7 @@ impl Shard {
             return Ok(());
         }
         let Want { turn, cut } = want;
-        // What other shards send is here, besides `out`, until it is merged.
+        // Rows of other shards are buffered here, besides `out`, until they are merged.
         let _room = self.take_room(turn.order().kind, size_of_val(ids) + out.len())?;
         let asks = self.split(tensor, ids)?.into_iter().enumerate();
         let asks = asks.filter(|(_, (ids, _))| !ids.is_empty());
@@ -93,7 +94,7 @@ impl Shard {
                 out[position * row_bytes..][..row_bytes].copy_from_slice(row);
             }
         }
-        // Other shards may have read for it.
+        // Other shards may have read from disk for this pull.
         turn.set_begun();
         Ok(())
     }
@@ -103,14 +104,14 @@ impl Shard {
         u16::try_from(self.tensors.len()).unwrap_or(u16::MAX)
     }
 
-    /// Gathers rows of this shard for another, within this shard's own room. The room is held until
-    /// they are on their way.
+    /// Gathers rows of this shard for another shard, within this shard's memory. The permit is held
+    /// until the rows are sent.
     pub(super) async fn gather_asked(
         &self,
         wanted: &GatherRequest,
     ) -> Result<(Vec<u8>, StaticPermit), Failure> {
         if wanted.is_given_up() {
-            return Err(failure(FailureCode::Deadline, "no request waits for these rows any more"));
+            return Err(failure(FailureCode::Deadline, "the request for these rows has ended"));
         }
         let (tensor, ids) = (wanted.tensor, &wanted.ids[..]);
         let n_bytes = size_of_val(ids) * 4 + ids.len() * self.row_bytes(tensor);
@@ -122,9 +123,9 @@ impl Shard {
         Ok((with_deadline(wanted.order.deadline, gather).await?, room))
     }
 
-    /// Fails when a request means another graph than this, another tensor than the one at its
-    /// position, or a volatile tensor of another shape. A client that does not know the uuid of a
-    /// tensor names the graph alone.
+    /// Fails if a request was meant for another graph, for another tensor than the one at its
+    /// position, or for a volatile tensor of another shape. A client that does not know the
+    /// tensor's uuid names only the graph.
     pub(crate) fn check_meant(&self, request: &Request) -> Result<(), Failure> {
         let partitions = &self.plan.partitions;
         let (asked, graph) = (request.graph, partitions.graph());
@@ -149,22 +150,23 @@ impl Shard {
         }
         let message = match what {
             "graph" => {
-                "another graph is served here now; ask its server where it listens".to_owned()
+                "this server now serves another graph; ask the server of your graph for its address"
+                    .to_owned()
             }
             what => format!(
-                "another graph is served here now, or the {what} that was meant has another place or \
-                 was made again; ask `describe`"
+                "this server now serves another graph, or the {what} has moved to another position \
+                 or was created again; ask `describe`"
             ),
         };
         Err(failure(FailureCode::Elsewhere, message))
     }
 
-    /// Returns the versions that a pull reads, from its first chunk to its last: a pinned one, those
+    /// Returns the versions that a pull reads in all of its chunks: a pinned version, the versions
     /// that it names, or the newest.
     ///
-    /// Fails with `otherVersion` for one that is not committed here, or no longer kept; with
-    /// `behind` where a partition has a lower version than the lowest that will do, and with
-    /// `otherHistory` where another commit made it.
+    /// Fails with `otherVersion` for a version that is not committed here, or no longer kept; with
+    /// `behind` if a partition has a lower version than the pull requires; with `otherHistory` if
+    /// another commit made that version.
     pub(crate) async fn cut_of(
         &self,
         asked: Asked<'_>,
@@ -191,7 +193,7 @@ impl Shard {
         let mut others = Vec::new();
         for part in parts {
             let number = wanted.of(part.0).number;
-            // Of those that are named with version 0 the newest is read.
+            // Version 0 stands for the newest.
             if number != 0 && served.version(part).is_some_and(|it| it.number != number) {
                 others.push((part, number));
             }
@@ -215,8 +217,8 @@ impl Shard {
         .await?
     }
 
-    /// Returns a version that is the same of all partitions. Where a partition has come since that
-    /// lacks the version, the others still have it.
+    /// Returns one version on all partitions. A partition that was added since may lack the
+    /// version; the other partitions still have it.
     async fn pin(&self, version: u32) -> Result<Arc<Cut>, Failure> {
         let partitions = &self.plan.partitions;
         let known = partitions.pins.get(version, Instant::now());
@@ -236,8 +238,8 @@ impl Shard {
             (Ok(Some(pinned)), _) => Ok(pinned),
             (Ok(None), _) => {
                 let message = format!(
-                    "{PINS_MAX} versions are kept for readers already; wait until some of them end, \
-                     or read the newest"
+                    "{PINS_MAX} versions are pinned already, the limit; wait until readers of some \
+                     version end, or read the newest"
                 );
                 Err(failure(FailureCode::Overloaded, message))
             }
@@ -247,8 +249,8 @@ impl Shard {
         }
     }
 
-    /// Fails where a cut does not reach the versions that a pull wants of the partitions of its
-    /// rows, or reaches them by other commits.
+    /// Fails if a cut has lower versions than a pull requires of the partitions of its rows, or
+    /// versions of other commits.
     async fn check_floors(
         &self,
         ids: &[NodeId],
@@ -283,8 +285,8 @@ impl Shard {
         self.check_passed(passed).await
     }
 
-    /// Fails where this server made a version that a client has seen by another commit. The later
-    /// version that it has now does not show it.
+    /// Fails if this server made a version that the client has seen by another commit. The later
+    /// version that the server has now does not show that.
     async fn check_passed(&self, passed: Vec<(PartId, VersionTag)>) -> Result<(), Failure> {
         if passed.is_empty() {
             return Ok(());
@@ -306,13 +308,13 @@ impl Shard {
     pub(crate) fn tensor(&self, tensor: u16) -> Result<&ShardRows, Failure> {
         self.tensors.get(usize::from(tensor)).ok_or_else(|| {
             let n_tensors = self.tensors.len();
-            let message = format!("there is no tensor {tensor}, only 0 to {n_tensors}, exclusive");
+            let message = format!("no tensor {tensor}: the server has 0 to {n_tensors}, exclusive");
             failure(FailureCode::NotFound, message)
         })
     }
 
-    /// Takes room for `n_bytes` of a request until the permit is dropped. Bulk leaves the reserve of
-    /// SyncPulls free: slow readers and puts may hold theirs for long.
+    /// Reserves `n_bytes` of the shard's request memory until the permit is dropped. Bulk requests
+    /// leave the reserve of SyncPulls free, because slow readers and puts may hold memory for long.
     pub(crate) fn take_room(
         &self,
         kind: PullKind,
@@ -327,19 +329,19 @@ impl Shard {
             false => None,
         };
         permit.ok_or_else(|| {
-            let message = format!("the shard has no room for {n_bytes} more bytes");
-            // Pulls that wait for the disk hold it for as long.
+            let message = format!("the shard has no memory left for {n_bytes} bytes");
+            // Memory is freed as pulls complete, and those wait for the disk.
             let retry_after = self.reads.retry_after();
             Failure { retry_after, ..failure(FailureCode::Overloaded, message) }
         })
     }
 
-    /// Takes room for a piece of a copy.
+    /// Reserves memory for a piece of a copy.
     pub(crate) fn take_piece_room(&self) -> Result<StaticPermit, Failure> {
         self.take_room(PullKind::Vector, 2 * REPLY_BODY_BYTES_MAX)
     }
 
-    /// Takes bytes to share with a client until the permit is dropped.
+    /// Reserves shared memory for a client until the permit is dropped.
     pub(crate) fn take_shared_room(&self, n_bytes: usize) -> Option<StaticPermit> {
         self.shared_room.try_acquire_static_permit(n_bytes as u64).ok()
     }
@@ -359,7 +361,7 @@ impl Shard {
         Ok(by_shard)
     }
 
-    /// Returns the rows of this shard in a buffer of their own.
+    /// Returns rows of this shard in their own buffer.
     async fn gather_owned(
         &self,
         tensor: u16,
@@ -376,46 +378,46 @@ impl Shard {
 /// The versions that a pull asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    /// The only one that will do; 0 for the newest.
+    /// The only acceptable version; 0 for the newest.
     pub(crate) version: u32,
-    /// The lowest that will do.
+    /// The lowest acceptable versions.
     pub(crate) floors: &'a Versions,
-    /// Whether these are the ones to read.
+    /// Whether to read exactly the versions of `floors`.
     pub(crate) exactly: bool,
 }
 
-/// Returns the failure for a version that cannot be read here.
+/// Returns the failure for a version that this server cannot read.
 fn no_version(version: u32, newest: u32) -> Failure {
     let message = format!(
-        "rows of version {version} are wanted, and here is version {newest}: that one was not \
-         committed here, or is no longer kept; begin again with the newest, or use a server that has \
-         it"
+        "version {version} cannot be read here, where the newest is {newest}: it was not committed \
+         here, or is no longer kept; start again with the newest version, or use a server that has \
+         version {version}"
     );
     failure(FailureCode::OtherVersion, message)
 }
 
-/// Returns the failure for a lower version than a client has seen.
+/// Returns the failure for a lower version than the client requires.
 fn behind(part: PartId, wanted: VersionTag, found: VersionTag) -> Failure {
     let (wanted, found) = (wanted.number, found.number);
     let message = format!(
-        "partition {part} has version {found} here, and version {wanted} is wanted: ask another \
-         server, or this one later"
+        "partition {part} has version {found} here, expected version {wanted}; ask another server, \
+         or this one later"
     );
     failure(FailureCode::Behind, message)
 }
 
-/// Returns the failure for a version that a client has seen by another commit.
+/// Returns the failure for a version that another commit made than the client has seen.
 fn other_history(part: PartId, wanted: VersionTag, found: VersionTag) -> Failure {
     let message = format!(
-        "version {} of partition {part} was made here by commit {:016x}, and by commit {:016x} where it \
-         was read before: one of the two servers was restored from a copy, or replaced by another \
-         writer; use the servers of one history",
+        "version {} of partition {part} was made by commit {:016x} here, and by commit {:016x} \
+         where it was read before: one of the servers was restored from a copy, or another writer \
+         took over; use the servers of one history",
         wanted.number, found.tag, wanted.tag
     );
     failure(FailureCode::OtherHistory, message)
 }
 
-/// Checks the length of the ids of a pull, and returns their number.
+/// Checks the length of a pull's ids; returns their number.
 pub(super) fn check_ids(body_bytes: usize) -> Result<usize, Failure> {
     if !body_bytes.is_multiple_of(size_of::<NodeId>()) {
         let message = format!("node ids take 4 bytes each, the body has {body_bytes} bytes");
@@ -423,7 +425,7 @@ pub(super) fn check_ids(body_bytes: usize) -> Result<usize, Failure> {
     }
     let n_ids = body_bytes / size_of::<NodeId>();
     if n_ids > IDS_PER_PULL_MAX {
-        let message = format!("{n_ids} ids in one pull; ask for {IDS_PER_PULL_MAX} at most");
+        let message = format!("{n_ids} ids in one pull, the limit is {IDS_PER_PULL_MAX}");
         return Err(failure(FailureCode::TooLarge, message));
     }
     Ok(n_ids)

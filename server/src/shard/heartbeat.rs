@@ -1,4 +1,4 @@
-//! Gauges that a shard publishes a few times a second.
+//! Gauges that a shard publishes several times a second.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,8 +11,8 @@ use super::Shard;
 use crate::limits::{HEARTBEAT_INTERVAL, IN_FLIGHT_BYTES_PER_SHARD};
 
 impl Shard {
-    /// Publishes the gauges of this executor, periodically. A request for metrics reads the last
-    /// published gauges, and the shard does not wait for it.
+    /// Publishes the gauges of this executor periodically. A request for metrics reads the last
+    /// published gauges without involving the shard.
     pub(super) fn start_heartbeat(self: &Rc<Self>) {
         let shard = Rc::downgrade(self);
         self.spawn_guarded("publisher of metrics", async move {
@@ -30,7 +30,7 @@ impl Shard {
 
     fn publish(&self) {
         let gauges = &self.counters().gauges;
-        // Taken from the executor, so that it starts at 0 again.
+        // Reading the executor's total resets it.
         gauges.add_busy(glommio::executor().executor_stats().total_runtime());
         let set = |figure: &AtomicU64, n| figure.store(n, Ordering::Relaxed);
         set(&gauges.room_taken, IN_FLIGHT_BYTES_PER_SHARD.saturating_sub(self.room.available()));
@@ -54,14 +54,14 @@ impl Shard {
         self.plan.observed.heartbeat(self.counters());
     }
 
-    /// Counts a failure that is reported to a client, and logs it if it is the server's own.
+    /// Counts a failure that a client receives. Logs it if the server is at fault.
     pub(crate) fn refused(&self, refusal: &Failure) {
         self.counters().failed(refusal.code);
         if matches!(refusal.code, FailureCode::Damaged | FailureCode::Internal)
             && let Some(untold) = self.log_limit.allow(Instant::now())
         {
             let (shard, code) = (self.id, refusal.code.name());
-            warn!(shard, code, untold, reason = %refusal.message, "a request failed");
+            warn!(shard, code, untold, reason = %refusal.message, "request failed");
         }
     }
 }

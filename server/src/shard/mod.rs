@@ -1,4 +1,4 @@
-//! One shard: an executor on its own thread with its rows, its connections, and its mailboxes.
+//! A shard: an executor on its own thread with its rows, connections and mailboxes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ use crate::tls_scheduler::TlsScheduler;
 mod accept;
 mod admission;
 mod connections;
-#[deny(let_underscore_drop, reason = "a permit that is not bound is given back")]
+#[deny(let_underscore_drop, reason = "an unbound permit is released at once")]
 mod gather;
 mod heartbeat;
 mod parts;
@@ -60,45 +60,44 @@ pub(crate) use plan::{Started, Step};
 /// A running shard, shared by the tasks of its executor.
 pub(crate) struct Shard {
     id: usize,
-    /// The settings that it was started with.
     pub(crate) plan: ShardPlan,
-    /// Its rows, tensor by tensor.
+    /// Rows by tensor.
     pub(crate) tensors: Vec<ShardRows>,
     mesh: Mesh,
     room: Rc<Semaphore>,
     reads: Rc<ReadAdmission>,
-    /// Bytes that clients of this machine may still map.
+    /// Bytes of shared memory that are free.
     shared_room: Rc<Semaphore>,
     bulk: TaskQueueHandle,
-    /// The TLS handshake that has the core.
+    /// Order of TLS handshakes on this core.
     handshakes: TlsScheduler,
     buffers: BufferPool,
     open: RefCell<HashMap<u64, Rc<OwnedFd>>>,
     /// Connections in the handshake.
     entering: RefCell<HandshakeQueue<AbortHandle>>,
-    /// Connections that are admitted. Those in the handshake do not take their places.
+    /// Admitted connections. Connections in the handshake use no slot of theirs.
     admitted: ConnectionTable,
     next_connection: Cell<u64>,
     is_ending: Cell<bool>,
-    /// Whether a switch to a version is tried again in the background.
+    /// Whether a background task retries a switch to a version.
     is_refreshing: Cell<bool>,
-    /// Pieces that are loaded ahead at this moment.
+    /// Pieces that are being preloaded.
     n_loading: Cell<usize>,
     /// Pulls that wait for volatile rows.
     waiting: PullBacklog,
-    /// The last [`crate::partitions::Partitions::described`], and the frame that answers
-    /// `describe`.
+    /// The last [`crate::partitions::Partitions::described`], and the frame that answers `describe`
+    /// at that time.
     description: RefCell<([u64; 2], Rc<[u8]>)>,
     log_limit: LogLimiter,
 }
 
-/// Runs the whole life of a shard's executor.
+/// Runs a shard from its start to its end.
 pub(crate) async fn run(
     plan: ShardPlan,
     mesh: FullMesh<Message>,
     started: Started,
 ) -> Result<(), String> {
-    // A shard whose executor cannot start leaves its peers waiting here.
+    // A peer whose executor failed to start would block the join for ever.
     let late = async {
         glommio::timer::sleep(START_TIMEOUT).await;
         Err("the other shards did not start".to_owned())
@@ -114,7 +113,7 @@ pub(crate) async fn run(
     let tensors = match open_tensors(&plan, id).await {
         Ok(tensors) => tensors,
         Err(reason) => {
-            // The receiver waits for every shard; it is there.
+            // The receiver outlives the start of every shard.
             let _ = started.send(Step::Failed(reason.clone()));
             return Err(reason);
         }
@@ -129,7 +128,7 @@ pub(crate) async fn run(
         warn!(
             max_files,
             "a shard admits {most_connections} connections instead of {CONNECTIONS_PER_SHARD_MAX}: \
-             the process may have too few files open; raise its limit (`ulimit -n`)"
+             the limit on open files is too low; raise it (`ulimit -n`)"
         );
     }
     let bulk = queue("vector-pull", 100, Latency::NotImportant);
@@ -157,7 +156,7 @@ pub(crate) async fn run(
         log_limit: LogLimiter::default(),
     });
     shard.start_heartbeat();
-    shard.spawn_guarded("what ends reads that were given up", reads.reap());
+    shard.spawn_guarded("the reaper of cancelled reads", reads.reap());
     shard.read_messages(receivers, sync);
     let ahead = shard.plan_preload();
     let _ = started.send(Step::Up(id, Mailbox::new(sender.into_foreign())));
@@ -170,7 +169,7 @@ pub(crate) async fn run(
 
 /// Opens every tensor on this executor.
 async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, String> {
-    let shard = u16::try_from(id).map_err(|_| format!("shard {id} is one too many"))?;
+    let shard = u16::try_from(id).map_err(|_| format!("shard {id} is out of range"))?;
     let mut tensors = Vec::with_capacity(plan.tier_bytes.len());
     for position in 0..plan.tier_bytes.len() {
         tensors.push(ShardRows::open(plan, position, shard).await?);
@@ -178,20 +177,20 @@ async fn open_tensors(plan: &ShardPlan, id: usize) -> Result<Vec<ShardRows>, Str
     Ok(tensors)
 }
 
-/// Creates a task queue that gets the core in proportion to its shares. An arrival for a
-/// latency-bound task ends the turn of the others, and that task runs before them.
+/// Creates a task queue that gets a fraction of the core in proportion to its shares. An arrival
+/// for a latency-bound queue ends the turn of the others and runs first.
 fn queue(name: &str, shares: usize, latency: Latency) -> TaskQueueHandle {
     glommio::executor().create_task_queue(Shares::Static(shares), latency, name)
 }
 
-/// Runs a task without a waiter, unless its queue is gone: then the executor is ending.
+/// Spawns a detached task. Does nothing if its queue is gone, because then the executor is ending.
 fn spawn_into(queue: TaskQueueHandle, task: impl Future<Output = ()> + 'static) {
     if let Ok(task) = glommio::spawn_local_into(task, queue) {
         task.detach();
     }
 }
 
-/// A piece that is loaded ahead.
+/// A piece that is being preloaded.
 pub(crate) struct Loading<'a>(&'a Cell<usize>);
 
 impl Drop for Loading<'_> {
@@ -201,7 +200,7 @@ impl Drop for Loading<'_> {
 }
 
 impl Shard {
-    /// Accepts connections until it is stopped.
+    /// Handles events until the shard is stopped.
     async fn serve(self: &Rc<Self>, mailbox: &ConnectedReceiver<Event>, sync: TaskQueueHandle) {
         while let Some(event) = mailbox.recv().await {
             match event {
@@ -210,21 +209,21 @@ impl Shard {
                 Event::Die => panic!("requested to die"),
                 Event::Connection(arrival) => {
                     self.accept(arrival, sync);
-                    // However many come, those that end for them are put away between.
+                    // Yields so evicted connections close during bursts.
                     glommio::yield_if_needed().await;
                 }
                 Event::Installed(part, done) => {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to a version", async move {
                         let failed = shard.refresh(Some(part)).await.into_iter().next();
-                        // Its receiver may not wait any more.
+                        // The receiver may be gone.
                         let _ = done.send(failed.map_or(Ok(()), |(_, refusal)| Err(refusal)));
                     });
                 }
                 Event::Adopt(part, done) => {
                     let shard = Rc::clone(self);
-                    self.spawn_guarded("a partition that has come", async move {
-                        // Its receiver may not wait any more.
+                    self.spawn_guarded("the adoption of a partition", async move {
+                        // The receiver may be gone.
                         let _ = done.send(shard.open_arrived(part).await);
                     });
                 }
@@ -232,7 +231,7 @@ impl Shard {
                     let shard = Rc::clone(self);
                     self.spawn_guarded("a switch to folded layers", async move {
                         if let Err(reason) = shard.refresh_everywhere(Some(part)).await {
-                            warn!(shard = shard.id, %reason, "layers that were folded stay open");
+                            warn!(shard = shard.id, %reason, "folded layers stay open");
                         }
                     });
                 }
@@ -244,7 +243,7 @@ impl Shard {
     async fn end(self: Rc<Self>) {
         self.is_ending.set(true);
         for fd in self.open.borrow().values() {
-            // Wakes a connection that waits for its next request; replies still go out.
+            // Wakes a connection that waits for its next request; replies are still sent.
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Read);
         }
         let deadline = Instant::now() + DRAIN_TIMEOUT;
@@ -252,7 +251,7 @@ impl Shard {
         while !self.open.borrow().is_empty() && in_time() {
             glommio::timer::sleep(Duration::from_millis(2)).await;
         }
-        // Until the last connection of the last shard has ended another shard may send requests to
+        // Until the last connection of the last shard has ended, other shards may send requests to
         // this one.
         self.plan.busy.fetch_sub(1, Ordering::Relaxed);
         let are_busy = || self.plan.busy.load(Ordering::Relaxed) > 0 || self.n_loading.get() > 0;
@@ -263,10 +262,10 @@ impl Shard {
         self.mesh.close();
     }
 
-    /// Starts a task per peer that reads its messages.
+    /// Starts a task per peer that handles the peer's messages.
     fn read_messages(self: &Rc<Self>, mut receivers: Receivers<Message>, sync: TaskQueueHandle) {
         for (peer, receiver) in receivers.streams() {
-            // Weak: the readers end after the shard, when the peers close the mesh.
+            // Weak: these tasks outlive the shard, until the peers close the mesh.
             let shard = Rc::downgrade(self);
             let read = async move {
                 while let Some(message) = receiver.recv().await {
@@ -274,7 +273,8 @@ impl Shard {
                     match message {
                         Message::Reply { ticket, rows } => shard.mesh.deliver(ticket, rows),
                         Message::Request { ticket, request } => {
-                            // For a client of another shard as for one of this.
+                            // The queue of the client's pull, whichever shard the client is
+                            // connected to.
                             let queue = match request {
                                 ShardRequest::Gather(ref wanted)
                                     if wanted.order.kind == PullKind::Vector =>
@@ -284,14 +284,14 @@ impl Shard {
                                 _ => sync,
                             };
                             let task = async move {
-                                // One panicking task would stop the whole executor.
+                                // A panic that escapes a task would stop the whole executor.
                                 let answer = shard.answer(request);
                                 let answer = AssertUnwindSafe(answer).catch_unwind().await;
                                 let panicked = |_| {
-                                    let what = "another shard panicked over what it was asked";
+                                    let what = "another shard panicked as it handled the request";
                                     (Err(failure(FailureCode::Internal, what)), None)
                                 };
-                                // Until the rows are on their way they have room here.
+                                // The permit is held until the rows are sent.
                                 let (rows, _room) = answer.unwrap_or_else(panicked);
                                 shard.mesh.answer(peer, ticket, rows).await;
                             };
@@ -304,7 +304,7 @@ impl Shard {
         }
     }
 
-    /// Answers a request of another shard.
+    /// Handles a request of another shard.
     async fn answer(&self, request: ShardRequest) -> (Rows, Option<StaticPermit>) {
         match request {
             ShardRequest::Gather(wanted) => match self.gather_asked(&wanted).await {
@@ -321,12 +321,12 @@ impl Shard {
         }
     }
 
-    /// Runs a task without a waiter.
+    /// Spawns a detached task that logs a panic.
     fn spawn_guarded(&self, what: &'static str, task: impl Future<Output = ()> + 'static) {
         glommio::spawn_local(self.guarded(what, task)).detach();
     }
 
-    /// Spawns a guarded task in a queue of its own.
+    /// Spawns a detached task in `queue` that logs a panic.
     pub(crate) fn spawn_guarded_into(
         &self,
         queue: TaskQueueHandle,
@@ -343,25 +343,25 @@ impl Shard {
     ) -> impl Future<Output = ()> + 'static {
         let shard = self.id;
         async move {
-            // One panicking task would stop the whole executor.
+            // A panic that escapes a task would stop the whole executor.
             if AssertUnwindSafe(task).catch_unwind().await.is_err() {
                 error!(shard, "{what} panicked");
             }
         }
     }
 
-    /// Notes that a piece is loaded ahead until this is dropped: the shard ends after it.
+    /// Counts a preloaded piece until the value is dropped; the shard waits for it before it ends.
     pub(crate) fn begin_loading(&self) -> Loading<'_> {
         self.n_loading.set(self.n_loading.get() + 1);
         Loading(&self.n_loading)
     }
 
-    /// Returns its number among the server's shards.
+    /// Returns the number of this shard among the server's.
     pub(crate) fn number(&self) -> u16 {
         u16::try_from(self.id).unwrap_or(u16::MAX)
     }
 
-    /// Runs bulk work behind latency-bound work.
+    /// Runs bulk work at low priority.
     pub(crate) async fn spawn_bulk<T: 'static>(
         &self,
         work: impl Future<Output = T> + 'static,
@@ -372,12 +372,12 @@ impl Shard {
         }
     }
 
-    /// Returns whether it finishes running work and takes no more.
+    /// Returns whether the shard finishes running work and accepts none.
     pub(crate) fn is_ending(&self) -> bool {
         self.is_ending.get()
     }
 
-    /// Keeps buffers for the next request, as many as may be idle.
+    /// Returns buffers to the pool, which keeps or frees them.
     pub(crate) fn take_back(&self, buffers: Buffers) {
         self.buffers.take_back(buffers);
     }
@@ -394,11 +394,11 @@ impl Shard {
         ServerStats { shards, updates, volatile: self.plan.volatile.stats() }
     }
 
-    /// Returns the frame that answers `describe`, built once for each version and list of
+    /// Returns the frame that answers `describe`. It is built once for each version and list of
     /// partitions.
     pub(crate) fn description(&self) -> Rc<[u8]> {
         let partitions = &self.plan.partitions;
-        // Before they are read: a change in between makes it again the next time.
+        // Read before the description: a change in between rebuilds the frame at the next call.
         let described = partitions.described();
         let mut known = self.description.borrow_mut();
         if known.1.is_empty() || known.0 != described {

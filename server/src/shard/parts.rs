@@ -1,4 +1,4 @@
-//! Partitions that come to a running server and go from it; `docs/replication.md` has the steps.
+//! Adoption and release of partitions at run time; `docs/replication.md` has the steps.
 
 use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
@@ -21,25 +21,25 @@ use crate::error::{failure, store_failure};
 use crate::limits::LAST_READS_MAX;
 use crate::mesh::ShardRequest;
 
-/// How often the end of the last read is looked for.
+/// Interval of the checks for the last read and for a free queue.
 const LOOK: Duration = Duration::from_millis(2);
 
 impl Shard {
-    /// Serves a partition that a client has brought; returns the version.
+    /// Serves a partition that a client has moved here; returns the version.
     pub(crate) async fn open_received(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         self.check_roams()?;
         self.open_arrived(part).await
     }
 
-    /// Serves a partition whose folder has come; returns the version. It runs to its end even
-    /// without a waiter.
+    /// Serves a partition whose folder has arrived; returns the version. Runs to completion even if
+    /// its caller is cancelled.
     pub(crate) async fn open_arrived(self: &Rc<Self>, part: PartId) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move { shard.adopt_now(part).await }).await
     }
 
-    /// Gives a partition up for good; the same. `to` is the address of the server that takes it
-    /// over, where it is known.
+    /// Releases a partition for good, and runs to completion likewise. `to` is the address of the
+    /// new owner, if known.
     pub(crate) async fn release(
         self: &Rc<Self>,
         copy: PartCopy,
@@ -50,7 +50,7 @@ impl Shard {
         to_its_end(async move { shard.release_now(copy, id, to).await }).await
     }
 
-    /// Makes a call of the store on a thread: it blocks.
+    /// Runs a blocking call of the store on a thread.
     pub(crate) async fn call_store<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
@@ -59,7 +59,8 @@ impl Shard {
         self.plan.threads.looks.call(move || call(&live))?.await
     }
 
-    /// Returns the same for a call that a move has to make: waits where the queue is full.
+    /// Like [`Self::call_store`], but waits while the queue is full: half of a move must not stay
+    /// undone.
     async fn call_store_surely<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Arc<GraphHandle>) -> T + Send + 'static,
@@ -74,15 +75,15 @@ impl Shard {
         place.call(move || call(&live))?.await
     }
 
-    /// Fails where no partition is ever given up, before it is copied for that.
+    /// Fails if this server never releases partitions.
     pub(crate) fn check_gives_up(&self) -> Result<(), Failure> {
         self.check_writable()?;
         self.check_roams()
     }
 
-    /// Begins a copy of a partition; `None` where the move `id` has taken it away before.
+    /// Begins a copy of a partition; `None` if move `id` has released the partition already.
     ///
-    /// Fails with `Overloaded` while a move of it is being decided.
+    /// Fails with `Overloaded` while a release of the partition is undecided.
     pub(crate) async fn begin_copy(
         &self,
         part: PartId,
@@ -101,9 +102,10 @@ impl Shard {
                 return Ok(None);
             }
             match live.begin_copy(part) {
-                // In this order: what is not being decided any more is decided.
+                // This check precedes the next: a release that is no longer undecided has been
+                // decided.
                 Err(StoreError::NoPart { .. }) if partitions.is_leaving(part) => {
-                    let message = format!("partition {part} is being given up; ask again");
+                    let message = format!("partition {part} is being released; ask again");
                     Err(failure(FailureCode::Overloaded, message))
                 }
                 Err(StoreError::NoPart { .. }) if was_given_up()? => Ok(None),
@@ -113,19 +115,20 @@ impl Shard {
         self.call_store(begin).await?
     }
 
-    /// Fails unless a copy comes together in this server's folder.
+    /// Fails unless the copy of move `id` is in this server's folder.
     pub(crate) async fn check_arrives(&self, part: PartId, id: u64) -> Result<(), Failure> {
         self.check_roams()?;
         let partitions = Arc::clone(&self.plan.partitions);
         let look = move |live: &Arc<GraphHandle>| {
             partitions.look_for_arrivals()?;
-            // Now, when no bytes have been fetched: the source releases it before it is adopted.
+            // Checked before any bytes are fetched: the source releases the partition before this
+            // server adopts it.
             live.check_receivable(part)?;
             Ok(Arrival::missing_at(live.graph(), part, id))
         };
         let name = self.call_store(look).await?.map_err(store_failure)?;
         let Some(name) = name else { return Ok(()) };
-        let message = format!("the server's folder has no {name}: it is of another folder");
+        let message = format!("the server's folder has no {name}: the copy is in another folder");
         Err(failure(FailureCode::Invalid, message))
     }
 
@@ -134,31 +137,31 @@ impl Shard {
         let adopted = self.call_store(move |live| live.open_received(part)).await?;
         let version = adopted.map_err(store_failure)?;
         self.serve_again(part).await?;
-        // Others may have been brought to its version.
+        // The adoption may have raised the versions of other partitions.
         self.refresh_everywhere(None).await?;
         self.note_moved(part, None).await;
         self.look_for_arrivals(part).await;
-        info!(%part, version, "a partition has come");
+        info!(%part, version, "adopted partition");
         Ok(version)
     }
 
-    /// Notes where a partition went, or that it is here; a failure affects followers alone.
+    /// Records where a partition moved, or that it is here. A failure affects only followers.
     async fn note_moved(&self, part: PartId, to: Option<ServerAddress>) {
         let partitions = Arc::clone(&self.plan.partitions);
         let note = move |_: &Arc<GraphHandle>| {
             partitions.note_moved(part, to.as_ref().map(ServerAddress::as_str));
         };
         if let Err(error) = self.call_store_surely(note).await {
-            warn!(%part, %error, "followers are not told where it went");
+            warn!(%part, %error, "cannot record where the partition moved");
         }
     }
 
-    /// Looks at what is on its way here, after a move that is over whether or not that can be seen.
+    /// Updates the list of partitions in transit. A failure does not undo the move, and is logged.
     async fn look_for_arrivals(&self, part: PartId) {
         let partitions = Arc::clone(&self.plan.partitions);
         let looked = self.call_store(move |_| partitions.look_for_arrivals()).await;
         if let Err(error) = looked.and_then(|looked| looked.map_err(store_failure)) {
-            warn!(%part, %error, "clients do not see partitions in transit");
+            warn!(%part, %error, "cannot list partitions in transit to clients");
         }
     }
 
@@ -171,11 +174,11 @@ impl Shard {
         self.check_gives_up()?;
         let _moving = self.begin_move().await?;
         let part = copy.part();
-        // Until that is decided it may come back here: clients wait.
+        // The release may still fail: clients wait until it is decided.
         self.plan.partitions.set_leaving(Some(part));
         let decided = self.decide(copy, id).await;
         if decided.is_ok() {
-            // Before it is described as gone.
+            // Recorded before the description lists the partition as gone.
             self.note_moved(part, to).await;
         }
         self.look_for_arrivals(part).await;
@@ -183,7 +186,7 @@ impl Shard {
         decided
     }
 
-    /// Closes a partition and releases it, or keeps it.
+    /// Closes a partition and releases it; serves it again if that fails.
     async fn decide(&self, mut copy: PartCopy, id: u64) -> Result<(), Failure> {
         let part = copy.part();
         let (mut copy, given_up) = self
@@ -204,7 +207,7 @@ impl Shard {
         };
         let late = async {
             glommio::timer::sleep(end.saturating_duration_since(Instant::now())).await;
-            let message = format!("reads of partition {part} do not end; it stays");
+            let message = format!("partition {part} is not released: its reads did not end");
             Err(failure(FailureCode::Overloaded, message))
         };
         if let Err(refusal) = close.or(late).await {
@@ -215,11 +218,11 @@ impl Shard {
         }
         match self.call_store_surely(move |_| copy.close(id)).await? {
             Ok(dir) => {
-                info!(%part, dir = %dir.display(), "a partition was given up");
+                info!(%part, dir = %dir.display(), "released partition");
                 Ok(())
             }
             Err(error) => {
-                warn!(%part, %error, "a partition was not given up");
+                warn!(%part, %error, "failed to release partition; serving it again");
                 let adopted = self.call_store_surely(move |live| live.open_received(part)).await?;
                 adopted.map_err(store_failure)?;
                 self.serve_again(part).await?;
@@ -228,8 +231,8 @@ impl Shard {
         }
     }
 
-    /// Has all shards open a partition that the store has open, then serves it. A shard that cannot
-    /// for a moment does not lose it.
+    /// Opens a partition of the store on all shards, then serves it. A shard that fails for a
+    /// moment is retried.
     async fn serve_again(&self, part: PartId) -> Result<(), Failure> {
         let seen = self.plan.partitions.seen(Some(part));
         let end = Instant::now() + LAST_READS_MAX;
@@ -253,13 +256,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Closes a partition on this shard once nothing is read from it.
+    /// Closes a partition on this shard once no read uses it.
     pub(super) async fn close_part(&self, part: PartId) -> Result<(), Failure> {
         join_all(self.tensors.iter().map(|tensor| tensor.close_part(part))).await;
         Ok(())
     }
 
-    /// Asks all shards, this one among them.
+    /// Sends a request to all shards, this one included.
     pub(super) async fn everywhere(
         &self,
         request: impl Fn() -> ShardRequest,
@@ -281,12 +284,12 @@ impl Shard {
         if self.plan.partitions.roams {
             return Ok(());
         }
-        let message = "the server's partitions are fixed; start it with local partitions, so that a \
-                       restart serves those that its folder has";
+        let message = "the server's partitions are fixed; start it with local partitions, so that \
+                       a restart serves the partitions of its folder";
         Err(failure(FailureCode::Invalid, message))
     }
 
-    /// Waits while another partition comes or goes: a seal or a decision precedes the caller.
+    /// Begins a move; waits while another one runs, because its seal or decision precedes this one.
     async fn begin_move(&self) -> Result<crate::partitions::Moving<'_>, Failure> {
         let end = Instant::now() + LAST_READS_MAX;
         loop {
@@ -294,7 +297,7 @@ impl Shard {
                 return Ok(moving);
             }
             if Instant::now() >= end {
-                let message = "another partition comes or goes just now";
+                let message = "another partition is being moved; ask again";
                 return Err(failure(FailureCode::Overloaded, message));
             }
             glommio::timer::sleep(LOOK).await;
@@ -302,11 +305,12 @@ impl Shard {
     }
 }
 
-/// Runs a task whose waiter may be cancelled: half of a move would have no owner.
+/// Runs a task to completion even if its caller is cancelled: half of a move would leave the
+/// partition without an owner.
 pub(super) async fn to_its_end<T: 'static>(
     task: impl Future<Output = Result<T, Failure>> + 'static,
 ) -> Result<T, Failure> {
-    // One panicking task would stop the whole executor.
+    // A panic that escapes a task would stop the whole executor.
     let task = AssertUnwindSafe(task).catch_unwind();
     let task = async {
         task.await.unwrap_or_else(|_| Err(failure(FailureCode::Internal, "a move panicked")))

@@ -1,5 +1,5 @@
-//! Parameters of a shard, and reports of its start. Shards and their rows import them from here, so
-//! that neither needs the other.
+//! Parameters of a shard, and reports of its start. Shards and their rows both import this module,
+//! so that neither depends on the other.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
@@ -19,42 +19,41 @@ use crate::volatile::Volatile;
 /// Parameters that a shard needs to start.
 #[derive(Clone)]
 pub(crate) struct ShardPlan {
-    /// Partitions of the server, open.
+    /// Open partitions of the server.
     pub(crate) partitions: Arc<Partitions>,
-    /// Counters of each shard.
+    /// Counters by shard.
     pub(crate) counters: Arc<[Counters]>,
     /// TCP port of each shard.
     pub(crate) shard_ports: Arc<[u16]>,
-    /// Threads for calls of the store that block.
+    /// Threads for blocking calls of the store.
     pub(crate) threads: Arc<BlockingPools>,
-    /// Compactions that were asked for.
+    /// Requested compactions.
     pub(crate) runs: Arc<Runs>,
-    /// Shards that still have connections; none closes its mailbox before it is 0.
+    /// Number of shards that may still send requests; mailboxes stay open until it is 0.
     pub(crate) busy: Arc<AtomicUsize>,
-    /// Bytes of this shard's tier for each tensor, and the budget that all tiers take theirs from.
+    /// Bytes of this shard's tier for each tensor, and the budget that all tiers draw from.
     pub(crate) tier_bytes: Arc<[usize]>,
     pub(crate) memory_budget: MemoryBudget,
     /// Bytes of this shard that clients of this machine may map.
     pub(crate) shared_bytes: u64,
-    /// Policy of the tiers.
     pub(crate) policy: PolicyKind,
-    /// Credentials that clients must show.
+    /// Credentials that clients must present.
     pub(crate) auth: Arc<AuthHandle>,
-    /// The counter by which it shows that it is alive.
+    /// Phase and heartbeats of the server, for metrics.
     pub(crate) observed: Arc<Observed>,
-    /// Which rows are loaded after the start.
+    /// Rules of what is preloaded after the start.
     pub(crate) preload: Arc<Preload>,
-    /// Rows in memory alone, of all shards.
+    /// Volatile rows of all shards.
     pub(crate) volatile: Arc<Volatile>,
 }
 
-/// Where a shard reports how far it is.
+/// Channel on which a shard reports its start.
 pub(crate) type Started = mpsc::Sender<Step>;
 
-/// State of a shard that starts.
+/// Outcome of a shard's start.
 pub(crate) enum Step {
-    /// It serves: its number and its mailbox.
+    /// The shard serves: its number and its mailbox.
     Up(usize, Mailbox),
-    /// It goes no further.
+    /// The shard failed to start, with the reason.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! Volatile rows at a shard: what a request may take before its body is read, and how many wait.
+//! Volatile rows at a shard: memory that a request may use, and the limit on waiting pulls.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::buffers::{Buffers, HEAD_ROOM};
 use crate::error::failure;
 use crate::limits::{WAITING_BYTES_PER_SHARD, WAITING_PULLS_PER_SHARD_MAX};
 
-/// Bytes of one range that is to be claimed.
+/// Bytes of a claimed range in a request: its first id and its end.
 const RANGE_BYTES: usize = 2 * size_of::<u32>();
 
 /// Pulls that wait for stamps.
@@ -27,7 +27,7 @@ pub(super) struct PullBacklog {
     n_bytes: Cell<usize>,
 }
 
-/// One of them, until this is dropped.
+/// A waiting pull; leaves the backlog when it is dropped.
 pub(crate) struct WaitingPull<'a> {
     of: &'a PullBacklog,
     n_bytes: usize,
@@ -36,7 +36,7 @@ pub(crate) struct WaitingPull<'a> {
 impl PullBacklog {
     fn enter(&self, n_bytes: usize) -> Option<WaitingPull<'_>> {
         let (pulls, bytes) = (self.n_pulls.get() + 1, self.n_bytes.get() + n_bytes);
-        // One alone may have any number.
+        // A single pull may exceed the limit on bytes.
         if pulls > WAITING_PULLS_PER_SHARD_MAX || (pulls > 1 && bytes > WAITING_BYTES_PER_SHARD) {
             return None;
         }
@@ -45,7 +45,7 @@ impl PullBacklog {
         Some(WaitingPull { of: self, n_bytes })
     }
 
-    /// Pulls that wait now.
+    /// Returns the number of waiting pulls.
     pub(super) fn n_pulls(&self) -> usize {
         self.n_pulls.get()
     }
@@ -59,7 +59,7 @@ impl Drop for WaitingPull<'_> {
 }
 
 impl Shard {
-    /// Checks a claim before its body is read, and takes room for it until the permit is dropped.
+    /// Checks a claim before its body is read. Reserves memory until the permit is dropped.
     pub(crate) fn admit_claim(
         &self,
         name: &str,
@@ -75,14 +75,14 @@ impl Shard {
         if body_bytes > CLAIM_RANGES_MAX * RANGE_BYTES {
             let n_ranges = body_bytes / RANGE_BYTES;
             let message =
-                format!("{n_ranges} ranges in one claim; claim {CLAIM_RANGES_MAX} at most");
+                format!("{n_ranges} ranges in one claim, the limit is {CLAIM_RANGES_MAX}");
             return Err(failure(FailureCode::TooLarge, message));
         }
         Ok((tensor, self.take_room(PullKind::Vector, 4 * body_bytes)?))
     }
 
-    /// Checks a publication before its body is read. Takes room for its bytes in memory until the
-    /// permit is dropped, and lends buffers within that.
+    /// Checks a publication before its body is read. Reserves memory until the permit is dropped,
+    /// and lends buffers within that.
     pub(crate) fn admit_publish(
         &self,
         publish: &Publish,
@@ -93,14 +93,14 @@ impl Shard {
         let (n_rows, row_bytes) = (publish.n_rows as usize, tensor.shape().row_bytes);
         if n_rows > ROWS_PER_PUBLISH_MAX {
             let message =
-                format!("{n_rows} rows in one publication; send {ROWS_PER_PUBLISH_MAX} at most");
+                format!("{n_rows} rows in one publication, the limit is {ROWS_PER_PUBLISH_MAX}");
             return Err(failure(FailureCode::TooLarge, message));
         }
         let expected = n_rows * (size_of::<NodeId>() + row_bytes);
         if n_rows == 0 || body_bytes != expected {
             let message = format!(
-                "{n_rows} ids and rows of `{}` of {row_bytes} bytes take {expected} bytes, the body \
-                 has {body_bytes}; publish at least one row, as wide as it was declared",
+                "{n_rows} ids and rows of `{}` of {row_bytes} bytes take {expected} bytes, the \
+                 body has {body_bytes}; publish at least one row, of the declared width",
                 publish.name
             );
             return Err(failure(FailureCode::Invalid, message));
@@ -111,8 +111,8 @@ impl Shard {
         Ok((tensor, room, self.buffers.lend(n_bytes)))
     }
 
-    /// Checks a pull of volatile rows before its ids are read, and takes room for it until the
-    /// permit is dropped; lends buffers within that.
+    /// Checks a pull of volatile rows before its ids are read. Reserves memory until the permit is
+    /// dropped, and lends buffers within that.
     pub(crate) fn admit_volatile_pull(
         &self,
         pull: &PullVolatile,
@@ -120,19 +120,19 @@ impl Shard {
     ) -> Result<(Arc<VolatileTensor>, StaticPermit, Buffers), Failure> {
         let tensor = self.plan.volatile.get(pull.name.as_str())?;
         let n_ids = check_ids(body_bytes)?;
-        // Ids, their stamps twice, and a chunk of the answer; and the places of the rows.
+        // Ids, their stamps twice, a chunk of the reply, and the places of the rows.
         let lent = 2 * body_bytes + HEAD_ROOM + CHUNK_BYTES.max(tensor.shape().row_bytes);
         let places = n_ids * size_of::<VolatilePlace>();
         let room = self.take_room(PullKind::Sync, lent + body_bytes + places)?;
         Ok((tensor, room, self.buffers.lend(lent)))
     }
 
-    /// Lets a pull with `n_bytes` of ids wait for rows, until the value is dropped; fails where too
-    /// many do.
+    /// Adds a pull with `n_bytes` of ids to the backlog until the value is dropped; fails if the
+    /// backlog is full.
     pub(crate) fn wait_for_rows(&self, n_bytes: usize) -> Result<WaitingPull<'_>, Failure> {
         self.waiting.enter(n_bytes).ok_or_else(|| {
             let message = format!(
-                "{} pulls wait for volatile rows already; ask again later, or without a wait",
+                "{} pulls wait for volatile rows, the limit; ask again later, or without a wait",
                 self.waiting.n_pulls()
             );
             failure(FailureCode::Overloaded, message)
@@ -145,10 +145,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pulls_that_wait_are_bounded_in_number_and_in_bytes() {
+    fn waiting_pulls_are_bounded_in_number_and_in_bytes() {
         let waiting = PullBacklog::default();
         let large = waiting.enter(2 * WAITING_BYTES_PER_SHARD).unwrap();
-        assert!(waiting.enter(4).is_none(), "its bytes are too many for another");
+        assert!(waiting.enter(4).is_none(), "no bytes are left for another pull");
         drop(large);
         let mut all = Vec::new();
         while let Some(one) = waiting.enter(4) {

@@ -1,4 +1,4 @@
-//! How long requests took: counts by a quarter of an octave, of one shard and one kind.
+//! Latency histogram of one shard and one kind of request: four buckets per octave.
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::add;
 
-/// Buckets: four to an octave, from below 5 µs to 2^28 µs (4.5 minutes).
+/// Number of buckets: four per octave, from below 5 µs to 2^28 µs (4.5 minutes).
 pub(crate) const N_BUCKETS: usize = 104;
 
-/// Written by one shard, read by all.
+/// Counts that one shard writes and any thread reads.
 #[derive(Debug)]
 pub(crate) struct LatencyCounts {
     buckets: [AtomicU64; N_BUCKETS],
@@ -38,7 +38,7 @@ impl LatencyCounts {
     }
 }
 
-/// Returns where a latency counts: by its highest bit and the two after it.
+/// Returns the bucket of a latency, from its highest bit and the next two.
 fn bucket_of(us: u64) -> usize {
     let us = us.max(4);
     let octave = us.ilog2() as usize;
@@ -46,8 +46,8 @@ fn bucket_of(us: u64) -> usize {
     ((octave - 2) * 4 + quarter).min(N_BUCKETS - 1)
 }
 
-/// Returns the bound of a bucket: its latencies are below this many microseconds. Latencies beyond
-/// the last bucket count in it.
+/// Returns the exclusive upper bound of a bucket in microseconds. The last bucket also counts
+/// latencies beyond its bound.
 pub(crate) fn bound_us(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (bucket / 4)
 }

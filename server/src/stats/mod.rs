@@ -1,7 +1,8 @@
-//! Counters of one shard: written by that shard alone, read by any thread.
+//! Counters of one shard: written only by that shard, read by any thread.
 //!
-//! The shard adds with a plain load and store, no locked instruction; and no two shards write to
-//! one cache line. Readers see each figure as of some moment, not all of one moment.
+//! The shard adds with a plain load and store, without a locked instruction, and no two shards
+//! write to one cache line. A reader gets each figure as of some moment, not all as of the same
+//! moment.
 
 mod latency;
 
@@ -14,8 +15,8 @@ use lodestore_schema::{FailureCode, RequestBody};
 
 pub(crate) use latency::{LatencyCounts, N_BUCKETS, bound_us};
 
-/// Written by one shard, read by all: relaxed, since each is a figure of its own. Two lines apart,
-/// because the adjacent one is fetched too.
+/// Counters that one shard writes and any thread reads. Accesses are relaxed, because each figure
+/// is independent. Aligned to two cache lines, because the processor prefetches the adjacent one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -25,33 +26,33 @@ pub(crate) struct Counters {
     pub(crate) bytes: AtomicU64,
     /// Rows sent by tensor.
     pub(crate) tensor_rows: TensorCounters,
-    /// Requests of these through memory shared with the client.
+    /// Bytes of rows sent through memory shared with clients.
     pub(crate) shared_bytes: AtomicU64,
     pub(crate) tier_hits: AtomicU64,
     pub(crate) tier_misses: AtomicU64,
     pub(crate) tier_bytes: AtomicU64,
     pub(crate) read_extents: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
-    /// Rows that came with the read of another.
+    /// Rows read in the extent of another row.
     pub(crate) joined_rows: AtomicU64,
     pub(crate) reads_in_flight: AtomicU64,
     pub(crate) forwarded_rows: AtomicU64,
     pub(crate) pushes: AtomicU64,
     pub(crate) pushed_rows: AtomicU64,
     pub(crate) delta_rows: AtomicU64,
-    /// Volatile rows that were published, that were sent, and that were asked for and not there.
+    /// Volatile rows published, sent, and requested but missing.
     pub(crate) published_rows: AtomicU64,
     pub(crate) volatile_rows: AtomicU64,
     pub(crate) lacking_rows: AtomicU64,
-    /// Bytes of rows to load ahead, and those that are done with.
+    /// Bytes of rows to preload, and bytes that are done.
     pub(crate) preload_bytes: AtomicU64,
     pub(crate) preloaded_bytes: AtomicU64,
     pub(crate) connections: AtomicU32,
     pub(crate) connections_taken: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
-    /// Evicted for others during the handshake.
+    /// Evicted during the handshake.
     pub(crate) connections_evicted: AtomicU64,
-    /// Closed while they were idle, for others.
+    /// Closed for a new connection while idle.
     pub(crate) connections_idle_closed: AtomicU64,
     pub(crate) connections_broken: [AtomicU64; BreakReason::ALL.len()],
     pub(crate) gauges: Gauges,
@@ -80,38 +81,38 @@ impl TensorCounters {
 #[derive(Debug, Default)]
 pub(crate) struct KindCounters {
     pub(crate) begun: AtomicU64,
-    /// Answered, or given up with their connection.
+    /// Answered, or cancelled with their connection.
     pub(crate) ended: AtomicU64,
-    /// Requests of those answered, failures included.
+    /// Latencies of answered requests, failures included.
     pub(crate) latency: LatencyCounts,
 }
 
-/// Gauges that a shard publishes a few times a second, since it alone can know them.
+/// Gauges that a shard publishes several times a second, because no other thread can read them.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
-    /// When it last did, in milliseconds after the start of the server; 0 before the first time.
+    /// Time of the last publication, in milliseconds after the server's start; 0 before the first.
     pub(crate) at_ms: AtomicU64,
-    /// Time in which it was not idle.
+    /// Time in which the shard was not idle.
     pub(crate) busy_ns: AtomicU64,
-    /// Delay of the last publication against its schedule: an event waits this long until the shard
-    /// sees it.
+    /// Delay of each publication against its schedule: an event waits this long until the shard
+    /// notices it.
     pub(crate) delay: LatencyCounts,
-    /// Bytes that its requests hold.
+    /// Bytes that requests hold.
     pub(crate) room_taken: AtomicU64,
-    /// Bytes of buffers that reads from disk hold.
+    /// Bytes of the buffers of reads in flight.
     pub(crate) read_room_taken: AtomicU64,
-    /// Pulls that wait for such reads.
+    /// Pulls that wait for the budget of disk reads.
     pub(crate) pulls_waiting: AtomicU64,
     /// Pulls that wait for volatile rows.
     pub(crate) volatile_pulls_waiting: AtomicU64,
-    /// Bytes that clients map.
+    /// Bytes of shared memory that clients map.
     pub(crate) shared_taken: AtomicU64,
     pub(crate) tier_rows: AtomicU64,
     pub(crate) tier_used_bytes: AtomicU64,
     pub(crate) tier_evictions: AtomicU64,
 }
 
-/// The kinds of request, as metrics tell them apart.
+/// Kinds of requests, as metrics distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestKind {
     SyncPull,
@@ -130,32 +131,32 @@ pub(crate) enum RequestKind {
     VolatilePull,
 }
 
-/// Why a connection ended other than by its client's leave.
+/// Why a connection ended, other than by its client between two requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakReason {
-    /// It broke the wire's rules.
+    /// The client violated the protocol.
     Wire,
-    /// It was too slow.
+    /// The client was too slow.
     Timeout,
-    /// TLS did not come about.
+    /// The TLS handshake failed.
     Tls,
-    /// It showed no token, or another.
+    /// The client sent no token, or a wrong one.
     Unauthenticated,
-    /// It closed while an answer was being sent.
+    /// The client disconnected during a reply.
     Left,
-    /// The socket failed, or closed in the middle of a frame.
+    /// The socket failed, or was closed in the middle of a frame.
     Io,
     /// A request panicked.
     Panic,
 }
 
-/// A request that runs; if it is dropped it has been given up.
+/// A request in progress; dropping it without `answered` counts it as cancelled.
 pub(crate) struct RunningRequest<'a> {
     counters: &'a KindCounters,
     begun: Instant,
 }
 
-/// Adds to a counter that this thread alone writes.
+/// Adds to a counter that only this thread writes.
 pub(crate) fn count(counter: &AtomicU64, n: usize) {
     add(counter, n as u64);
 }
@@ -165,7 +166,7 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl RequestKind {
-    /// All of them in the order of their numbers, each with the word for it in metrics.
+    /// All kinds in the order of their numbers, with their labels in metrics.
     pub(crate) const ALL: [(Self, &'static str); 14] = [
         (Self::SyncPull, "sync_pull"),
         (Self::VectorPull, "vector_pull"),
@@ -198,14 +199,14 @@ impl RequestKind {
             RequestBody::Claim { .. } => Self::Claim,
             RequestBody::Publish(_) => Self::Publish,
             RequestBody::PullVolatile(_) => Self::VolatilePull,
-            // A token, or an acknowledgement of rows, is not counted as a request.
+            // Tokens and acknowledgements are not counted as requests.
             RequestBody::Stat | RequestBody::Authenticate { .. } | RequestBody::Taken => Self::Stat,
         }
     }
 }
 
 impl BreakReason {
-    /// All of them in the order of their numbers, each with the word for it in metrics.
+    /// All reasons in the order of their numbers, with their labels in metrics.
     pub(crate) const ALL: [(Self, &'static str); 7] = [
         (Self::Wire, "wire"),
         (Self::Timeout, "timeout"),
@@ -218,26 +219,26 @@ impl BreakReason {
 }
 
 impl Counters {
-    /// Counters of a shard that serves this number of tensors.
+    /// Returns the counters of a shard that serves `n_tensors` tensors.
     pub(crate) fn new(n_tensors: usize) -> Self {
         let n_lines = n_tensors.div_ceil(N_IN_LINE);
         let tensor_rows = TensorCounters((0..n_lines).map(|_| Line::default()).collect());
         Self { tensor_rows, ..Self::default() }
     }
 
-    /// Counts a request that came, or was sent, at `begun`.
+    /// Counts a request that was received, or sent, at `begun`.
     pub(crate) fn begin(&self, kind: RequestKind, begun: Instant) -> RunningRequest<'_> {
         let counters = &self.kinds[kind as usize];
         add(&counters.begun, 1);
         RunningRequest { counters, begun }
     }
 
-    /// Counts a request that is answered with this failure.
+    /// Counts a failed request.
     pub(crate) fn failed(&self, code: FailureCode) {
         add(&self.failures[code as usize], 1);
     }
 
-    /// Counts a connection that ends for this reason.
+    /// Counts a connection that ended for this reason.
     pub(crate) fn broken(&self, reason: BreakReason) {
         add(&self.connections_broken[reason as usize], 1);
     }
@@ -280,7 +281,7 @@ impl Counters {
 impl KindCounters {
     /// Returns the number of requests that have begun and not ended.
     pub(crate) fn in_progress(&self) -> u64 {
-        // In this order: one that ends in between must not count below zero.
+        // Read in this order, because a request that ends in between must not count below zero.
         let ended = self.ended.load(Ordering::Relaxed);
         self.begun.load(Ordering::Relaxed).saturating_sub(ended)
     }
@@ -311,14 +312,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_kinds_codes_and_reasons_are_their_numbers() {
+    fn kinds_codes_and_reasons_are_indexed_by_their_numbers() {
         assert!(RequestKind::ALL.iter().enumerate().all(|(at, kind)| kind.0 as usize == at));
         assert!(FailureCode::ALL.iter().enumerate().all(|(at, code)| code.0 as usize == at));
         assert!(BreakReason::ALL.iter().enumerate().all(|(at, why)| why.0 as usize == at));
     }
 
     #[test]
-    fn a_request_that_is_given_up_is_over_and_has_no_latency() {
+    fn a_cancelled_request_ends_without_a_latency() {
         let counters = Counters::new(1);
         let begin = || counters.begin(RequestKind::Push, Instant::now());
         let (given_up, answered) = (begin(), begin());

@@ -1,9 +1,9 @@
-//! Commits: what was put becomes a version.
+//! Commits: pending rows become a version.
 //!
 //! A commit has two steps, each over all partitions. First each partition writes the rows that are
-//! pending for the version into a delta and records it as prepared. Then each makes it visible.
-//! Between the steps, and after a crash in between, readers see the version before. The same commit
-//! repeated ends the same.
+//! pending for the version into a delta, and records it as prepared. Then each partition publishes
+//! it. Between the steps, and after a crash in between, readers see the previous version. Repeating
+//! the same commit completes it.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -20,28 +20,26 @@ use crate::limits::MAX_VERSIONS_AHEAD;
 use crate::new_file::discard;
 use crate::version_id::{CommitId, VersionId};
 
-/// A commit folds deltas where a tensor has more layers than this.
+/// Number of layers of a tensor above which a commit folds deltas.
 const MAX_LAYERS: usize = 64;
 
-/// The turn of a commit: what is known of the version that is being made.
+/// State of the commit in progress.
 #[derive(Debug, Default)]
 pub(super) struct CommitTurn {
-    /// The version whose first step was done, with the commit that it was done for. A later commit
-    /// of the version keeps that id: files have it.
+    /// The version whose first step is done, with its commit. A later commit of that version keeps
+    /// the id, because files contain it.
     prepared: Option<VersionId>,
 }
 
 impl CommitTurn {
-    /// Makes the turn after the graph was opened; `prepared` has the versions that commits have
-    /// prepared in its partitions.
+    /// Creates the state after an open; `prepared` has the prepared versions of the partitions.
     pub(super) fn new(prepared: impl Iterator<Item = VersionId>) -> Self {
-        // The smallest id, as over several servers.
+        // The smallest id, as for commits over several servers.
         let prepared = prepared.filter(|version| version.commit.is_shared());
         Self { prepared: prepared.min_by_key(|version| (version.number, version.commit)) }
     }
 
-    /// Returns the id of the commit that makes version `number`: `drawn`, unless a first step has
-    /// fixed another one.
+    /// Returns the commit of version `number`: `drawn`, unless a first step has fixed another one.
     fn fix(&mut self, number: u32, drawn: CommitId) -> CommitId {
         match self.prepared {
             Some(prepared) if prepared.number == number && prepared.commit.is_known() => {
@@ -56,12 +54,12 @@ impl CommitTurn {
 }
 
 impl GraphHandle {
-    /// Makes everything put so far the next version, on all open partitions; returns its number.
+    /// Commits all pending rows as the next version on all open partitions; returns the version.
     ///
-    /// A commit with nothing put makes a version too, equal to the one before. So partitions that
-    /// are committed in different processes stay in step by counting. After an error or a crash
-    /// readers see the version before or this one, and a repeated commit makes it the same
-    /// everywhere.
+    /// A commit without pending rows also makes a version, equal to the previous one, so that
+    /// partitions that are committed by different processes stay in step by counting. After an
+    /// error or a crash readers see the previous version or this one, and a repeated commit makes
+    /// it the same everywhere.
     pub fn commit_version(&self) -> Result<u32, StoreError> {
         self.check_process()?;
         let mut turn = self.commits();
@@ -77,12 +75,11 @@ impl GraphHandle {
         Ok(number)
     }
 
-    /// Does as [`GraphHandle::commit_version`], through `version`; does nothing if it was reached
-    /// before, so that it may be repeated. Returns the committed version. It is the second step of
-    /// a commit over several servers, and does the first one where that was not done.
+    /// Like [`GraphHandle::commit_version`], through `version`; does nothing if the graph has
+    /// reached it, so that the call may be repeated. Returns the committed version. This is the
+    /// second step of a commit over several servers, and does the first step if necessary.
     ///
-    /// Where the first step was done, `version` has the smallest id that the servers have returned
-    /// for it.
+    /// After a first step, `version` has the smallest id that the servers have returned for it.
     pub fn commit_through(&self, version: impl Into<VersionId>) -> Result<VersionId, StoreError> {
         let version = version.into();
         self.check_process()?;
@@ -98,30 +95,31 @@ impl GraphHandle {
         self.version_id()
     }
 
-    /// Folds deltas where no compaction has done it for long: each is an open file.
+    /// Folds deltas if no compaction has done so for long, because each delta is an open file.
     fn fold_if_many(&self) {
         let has_many = |part: &Arc<PartHandle>| {
             part.listed().any(|it| it.current().layers().len() > MAX_LAYERS)
         };
-        // A compaction that runs already does it.
+        // A running compaction does the same.
         let is_running = matches!(self.compactions.try_lock(), Err(TryLockError::WouldBlock));
-        // Where each layer is that of a version that is kept, nothing can be folded.
+        // If every layer ends at a kept version, nothing can be folded.
         if is_running || !self.open_parts().iter().any(has_many) || !self.pays_to_fold() {
             return;
         }
         let mut go_on = |_, _| ControlFlow::Continue(());
         if let Err(error) = self.compact(None, None, Folding::WherePays, &mut go_on) {
-            tracing::warn!("{error}; deltas stay as they are until the next commit");
+            tracing::warn!("{error}; the next commit retries to fold deltas");
         }
     }
 
-    /// Writes what is pending for `version` into files, durable and not visible yet, on all open
-    /// partitions. It is the first step of a commit over several servers, and may be repeated.
+    /// Writes the rows that are pending for `version` into files, durable and not visible yet, on
+    /// all open partitions. This is the first step of a commit over several servers, and may be
+    /// repeated.
     ///
-    /// Versions before it are committed. Puts that begin afterwards are for the version after.
+    /// It commits all earlier versions. Later puts are for the version after.
     ///
-    /// Returns the id of the commit that makes the version: the one given, or drawn where that is
-    /// unknown, unless an earlier first step has fixed another, or the version is committed already.
+    /// Returns the commit of the version: the given one, or a drawn one if that is unknown, unless
+    /// an earlier first step has fixed another or the version is already committed.
     pub fn prepare(&self, version: impl Into<VersionId>) -> Result<CommitId, StoreError> {
         let version = version.into();
         self.check_process()?;
@@ -140,8 +138,8 @@ impl GraphHandle {
         Ok(commit)
     }
 
-    /// Fails for a version that is further ahead than partitions ever are: each in between costs a
-    /// sync.
+    /// Fails for a version that is further ahead than partitions ever are, because each version in
+    /// between costs a sync.
     fn check_near(&self, version: u32) -> Result<(), StoreError> {
         let committed = self.version();
         if version <= committed.saturating_add(MAX_VERSIONS_AHEAD) {
@@ -150,26 +148,25 @@ impl GraphHandle {
         Err(StoreError::VersionAhead { asked: version, committed })
     }
 
-    /// Returns the version after the newest one.
     fn next_version(&self) -> Result<u32, StoreError> {
         self.version().checked_add(1).ok_or_else(|| StoreError::Catalog {
             dir: self.graph.dir().to_owned(),
-            reason: "there is no version after the last number; import the graph again".to_owned(),
+            reason: "the last version number is used; import the graph again".to_owned(),
             origin: crate::error_origin::ErrorOrigin::System,
         })
     }
 
-    /// Keeps other commits out.
+    /// Locks out other commits.
     pub(super) fn commits(&self) -> MutexGuard<'_, CommitTurn> {
         self.commits.lock().ignore_poison()
     }
 
-    /// Commits `version` on the open partitions that are behind; draws a commit for it where that of
+    /// Commits `version` on the open partitions that are behind; draws a commit for it if that of
     /// `version` is unknown.
     ///
-    /// A partition that is several versions behind passes over those that it has no rows for: it
-    /// took no part in their commits. The last of them, and each that rows are pending for, gets a
-    /// commit of its own.
+    /// A partition that is several versions behind skips those that it has no rows for, because it
+    /// took no part in their commits. The last skipped version, and each version with pending rows,
+    /// gets its own commit.
     pub(super) fn advance(
         &self,
         turn: &mut MutexGuard<'_, CommitTurn>,
@@ -186,24 +183,25 @@ impl GraphHandle {
             let commit = if is_last { version.commit } else { CommitId::draw() };
             let next = VersionId::new(next, turn.fix(next, commit));
             self.prepare_parts(turn, &parts, next)?;
-            // Over several servers the smallest id counts, not that of the first step here.
+            // Over several servers the smallest id is published, not the one of the first step
+            // here.
             self.publish_parts(&parts, if is_last { version } else { next })?;
         }
     }
 
-    /// Does the first step, on partitions whose version is below `version`.
+    /// Runs the first step on partitions whose version is below `version`.
     fn prepare_parts(
         &self,
         _turn: &MutexGuard<'_, CommitTurn>,
         parts: &[Arc<PartHandle>],
         version: VersionId,
     ) -> Result<(), StoreError> {
-        // Before puts are for the version after it.
+        // Checked before later puts are assigned to the version after.
         parts.iter().try_for_each(|part| part.catalog.check_takes_writes())?;
         {
-            // No put is midway: from here on none is for this version.
+            // Excludes running puts: later puts are not for this version.
             let _gate = self.gate.write().ignore_poison();
-            // Pending rows must not change while they are handed over.
+            // Pending rows must not change while a move copies them.
             parts.iter().try_for_each(|part| part.check_is_not_sealed())?;
             for part in parts {
                 part.puts_for.fetch_max(version.number.saturating_add(1), Ordering::AcqRel);
@@ -218,7 +216,7 @@ impl GraphHandle {
         if part.version() >= version.number {
             return Ok(());
         }
-        // While a record of an earlier attempt may be on disk, its file stays.
+        // A record of an earlier attempt may be on disk, so its file must stay.
         part.catalog.check_takes_writes()?;
         let mut prepared = Vec::new();
         for tensor in part.listed() {
@@ -226,7 +224,7 @@ impl GraphHandle {
                 Ok(None) => {}
                 Ok(Some((record, layer))) => prepared.push((tensor, record, layer)),
                 Err(error) => {
-                    // No record names them: they would take room, and be in the way.
+                    // No record names these files, and a retry would collide with them.
                     for (_, _, layer) in prepared {
                         discard(&**self.graph.device(), layer.segment().path());
                     }
@@ -254,8 +252,8 @@ impl GraphHandle {
         Ok(())
     }
 
-    /// Writes what is pending of a tensor for `version`, if anything is, and opens it before it
-    /// counts. After the switch nothing can fail but memory.
+    /// Writes the pending rows of a tensor for `version`, if any, and opens the file before it is
+    /// recorded, so that nothing but memory can fail after the switch.
     fn write_delta(
         &self,
         part: &PartHandle,
@@ -266,13 +264,13 @@ impl GraphHandle {
         let Some(pending) = tensor.pending_for(number) else { return Ok(None) };
         let recorded = part.catalog.prepared_delta(&tensor.spec().name, number)?;
         if let Some(delta) = recorded {
-            // An earlier attempt failed, and was on disk all the same.
+            // An earlier attempt reported an error but is on disk.
             let segment = self.graph.open_delta(part.part, tensor.spec(), &delta)?;
             tensor.set_unrecorded(None);
             tensor.set_prepared(number, Layer::open(segment, number, self.reader)?);
             return Ok(None);
         }
-        // What an earlier attempt left, which the catalog did not take.
+        // Removes the file of an earlier attempt that the catalog did not record.
         tensor.remove_unrecorded(&**self.graph.device())?;
         let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
         let codec = tensor.current().base().segment().codec();
@@ -281,15 +279,15 @@ impl GraphHandle {
         Ok(Some((record, self.open_written(segment, number)?)))
     }
 
-    /// Does the second step, on partitions that are prepared.
+    /// Runs the second step on prepared partitions.
     fn publish_parts(
         &self,
         parts: &[Arc<PartHandle>],
         version: VersionId,
     ) -> Result<(), StoreError> {
         let mut changed = ChangedParts { version: version.number, ..ChangedParts::default() };
-        // Where this commit aligns partitions, one of them may come back from a copy of the version
-        // before, whose rows it does not have now.
+        // If this commit aligns partitions, a partition may later be restored from a copy of the
+        // previous version, whose rows it does not have now. So each counts as changed.
         let is_aligning = !are_of_one_version(parts);
         for part in parts {
             if is_aligning || part.listed().any(|tensor| tensor.prepared().is_some()) {
@@ -306,7 +304,7 @@ impl GraphHandle {
         let results = for_each(&**self.graph.device(), parts, publish);
         let mut outcome = Ok(());
         for (part, published) in parts.iter().zip(results) {
-            // Those after a failed one are published on disk all the same.
+            // Partitions after a failed one are still published on disk.
             if published.is_ok() {
                 part.tensors.iter().for_each(|tensor| tensor.publish(version.number));
                 part.set_version(version);
@@ -317,7 +315,7 @@ impl GraphHandle {
         outcome
     }
 
-    /// Takes the lowest version of the open partitions as the graph's.
+    /// Sets the graph's version to the lowest version of the open partitions.
     pub(super) fn note_version(&self) {
         let lowest = self.open_parts().iter().map(|part| part.version()).min();
         if let Some(lowest) = lowest {
@@ -326,7 +324,7 @@ impl GraphHandle {
     }
 }
 
-/// Returns whether partitions have one version, which one commit may have made.
+/// Returns whether all partitions have the same version, possibly made by one commit.
 fn are_of_one_version(parts: &[Arc<PartHandle>]) -> bool {
     let versions: Vec<VersionId> = parts.iter().map(|part| part.version_id()).collect();
     versions.windows(2).all(|pair| pair[0].number == pair[1].number)
@@ -334,8 +332,8 @@ fn are_of_one_version(parts: &[Arc<PartHandle>]) -> bool {
 }
 
 impl PartHandle {
-    /// Returns the version that a commit through `version` makes next here: one that rows are pending
-    /// or prepared for, the one before `version`, or `version`.
+    /// Returns the next version that a commit through `version` makes here: one with pending or
+    /// prepared rows, the version before `version`, or `version`.
     fn next_stop(&self, version: u32) -> u32 {
         let before = version - 1;
         let last = if self.version() < before { before } else { version };

@@ -1,4 +1,4 @@
-//! A follower takes over a version of a writer, whose files it has fetched and checked.
+//! Installation of a writer's version on a follower, which has fetched and verified the files.
 
 use std::sync::Arc;
 
@@ -11,11 +11,12 @@ use crate::error::StoreError;
 use crate::follow::{Manifest, ManifestTensor};
 
 impl GraphHandle {
-    /// Switches a partition to the version of a manifest, all of whose files are in its folder;
-    /// returns whether anything has changed. After a crash it has that version or the one before.
+    /// Switches a partition to the version of a manifest, whose files are all in the folder;
+    /// returns whether anything has changed. After a crash the partition has that version or the
+    /// previous one.
     ///
     /// Fails with [`StoreError::FollowRefused`] for a manifest of another graph, of an earlier
-    /// version, and of another history: with another file for versions that it has.
+    /// version, or of another history (with another file for versions that are here).
     pub fn install(&self, manifest: &Manifest) -> Result<bool, StoreError> {
         let part = manifest.part;
         if self.mode != OpenMode::Follow {
@@ -50,16 +51,17 @@ impl GraphHandle {
         }
         open.set_version(manifest.version_id());
         self.note_version();
-        // The switch is done; what is left is looked at with the next one.
+        // The switch is done; a sweep that failed is retried after the next version.
         if let Err(error) = self.sweep_garbage(&mut garbage) {
-            tracing::warn!("{error}; files that no version needs stay until the next version");
+            tracing::warn!("{error}; replaced files are removed with the next version");
         }
         Ok(true)
     }
 
-    /// Returns whether a file of a manifest is one of those that are served; its record is durable.
+    /// Returns whether a file of a manifest is one that this graph serves, so that its record is
+    /// durable.
     ///
-    /// Fails for a manifest that does not follow what is there.
+    /// Fails for a manifest that the partition here cannot switch to.
     pub(crate) fn serves_file_of(
         &self,
         manifest: &Manifest,
@@ -73,16 +75,16 @@ impl GraphHandle {
         Ok(part.tensors.iter().any(has_file))
     }
 
-    /// Returns the partition of a manifest; fails for a manifest that does not follow what is
-    /// there.
+    /// Returns the partition of a manifest; fails if the manifest does not continue the partition's
+    /// history.
     fn part_to_follow(&self, manifest: &Manifest) -> Result<Arc<PartHandle>, StoreError> {
         let part = manifest.part;
         let open = self.open_part(part)?;
         let refused = |reason: String| Err(StoreError::FollowRefused { part, reason });
         if manifest.graph != self.graph.uuid() {
             return refused(format!(
-                "the writer serves graph {}, and here is graph {}; follow its own writer, or in an \
-                 empty folder",
+                "the writer serves graph {}, but this folder has graph {}; follow the graph's own \
+                 writer, or use an empty folder",
                 manifest.graph,
                 self.graph.uuid()
             ));
@@ -90,8 +92,8 @@ impl GraphHandle {
         let (here, again) = (open.version(), self.advice_to_fetch_again());
         if manifest.version < here {
             return refused(format!(
-                "the writer is at version {}, and version {here} is here: was it restored from a copy? \
-                 {again}",
+                "the writer is at version {}, but this folder is at version {here}: was the writer \
+                 restored from a copy? {again}",
                 manifest.version
             ));
         }
@@ -110,16 +112,17 @@ impl GraphHandle {
                 let version = layer.version();
                 if !from.covers(layer) {
                     return refused(format!(
-                        "the writer has no file with the rows of `{}` that version {version} has here: \
-                         was the tensor written again, or a file of the writer lost? {again}",
+                        "the writer has no file with the rows of `{}` that version {version} \
+                         changed here: was the tensor written again, or a file of the writer \
+                         lost? {again}",
                         from.name
                     ));
                 }
                 let same = from.record_like(layer);
                 if let Some(theirs) = same.filter(|it| it.digest != *layer.segment().digest()) {
                     return refused(format!(
-                        "the writer's {} has other rows of version {version} than that here: was it \
-                         restored from a copy, and committed since? {again}",
+                        "the writer's {} has other rows of version {version} than the file here: \
+                         was the writer restored from a copy, and committed since? {again}",
                         theirs.file
                     ));
                 }
@@ -128,11 +131,10 @@ impl GraphHandle {
         Ok(open)
     }
 
-    /// Fails where the writer has not made the version that is here by the commit that is known
-    /// here.
+    /// Fails if another commit made the version here than the writer has recorded for it.
     fn check_history(&self, open: &PartHandle, manifest: &Manifest) -> Result<(), StoreError> {
         let (part, here, dir) = (manifest.part, open.version(), self.graph.dir().display());
-        // The version of an import has none: every history of the graph begins with it.
+        // The version of an import has no commit: it is common to every history of the graph.
         let ours = open.commit_of(here)?;
         if !ours.is_known() {
             return Ok(());
@@ -140,16 +142,17 @@ impl GraphHandle {
         let reason = match manifest.commits.iter().find(|it| it.number == here) {
             Some(theirs) if theirs.commit == ours => return Ok(()),
             Some(_) => format!(
-                "the writer has made version {here} by another commit than that here: was it restored \
-                 from a copy, and committed since? {}",
+                "the writer made version {here} by another commit than this folder has: was the \
+                 writer restored from a copy, and committed since? {}",
                 self.advice_to_fetch_again()
             ),
             None => {
                 let oldest = manifest.commits.first().map_or(manifest.version, |it| it.number);
                 format!(
-                    "version {here} is here, and the writer, at version {}, knows its commits from \
-                     version {oldest} on: it was repaired, or this server was away for too long. If the \
-                     writer is right, stop this server, remove {dir}, and start it again",
+                    "this folder is at version {here}, but the writer, at version {}, knows \
+                     commits only from version {oldest} on: it was repaired, or this server was \
+                     away for too long. If the writer is right, stop this server, remove {dir}, \
+                     and start it again",
                     manifest.version
                 )
             }
@@ -159,10 +162,10 @@ impl GraphHandle {
 
     fn advice_to_fetch_again(&self) -> String {
         let dir = self.graph.dir().display();
-        format!("If it is right, stop this server, remove {dir}, and start it again")
+        format!("If the writer is right, stop this server, remove {dir}, and start it again")
     }
 
-    /// Returns the layers of a tensor as a manifest lists them: those that are open, and others
+    /// Returns the layers of a tensor as a manifest lists them: open layers are reused, others are
     /// opened.
     fn layers_of(
         &self,
@@ -201,7 +204,8 @@ impl GraphHandle {
 }
 
 impl ManifestTensor {
-    /// Returns whether a file has the rows of a layer: that layer, or what it was folded into.
+    /// Returns whether the files of the manifest contain the rows of a layer, as that layer or
+    /// folded.
     fn covers(&self, layer: &Layer) -> bool {
         let (first, version) = (layer.first_version(), layer.version());
         let is_delta = layer.segment().identity().delta_of.is_some();
@@ -210,8 +214,8 @@ impl ManifestTensor {
             || is_delta && deltas.any(|it| it.first <= first && it.version >= version)
     }
 
-    /// Returns the record of the file that has the same rows as a layer in the same history. Both
-    /// have every row, or both have those that changed in the same versions.
+    /// Returns the record of the file with the same rows as a layer, if both are of one history:
+    /// both have every row, or both have the rows that changed in the same versions.
     fn record_like(&self, layer: &Layer) -> Option<&SegmentRecord> {
         let versions = (layer.first_version(), layer.version());
         if layer.segment().identity().delta_of.is_none() {

@@ -1,4 +1,4 @@
-//! Leftovers of compactions: files that no reader needs once the last view of them is gone.
+//! Leftovers of compactions: files that are removed once the last view of them ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, Weak};
@@ -11,16 +11,17 @@ use crate::error::StoreError;
 use crate::file_system::FileSystem;
 use crate::graph::tensor_of_file;
 
-/// Layers that compactions have folded, oldest first.
+/// Folded layers, oldest first.
 pub(super) type Garbage = Vec<Retired>;
 
-/// A layer that no record names any more; its file goes when no view holds it.
+/// A layer that no record names; its file is removed once no view holds it.
 #[derive(Debug)]
 pub(super) struct Retired {
     layer: Weak<Layer>,
     catalog: Arc<Catalog>,
     file: PathBuf,
-    /// The record of its successor is in a table of the catalog, and no longer in the log alone.
+    /// Whether the record of the layer's successor is in a table of the catalog, not only in the
+    /// log.
     is_in_table: bool,
 }
 
@@ -35,7 +36,7 @@ impl Retired {
         }
     }
 
-    /// Returns whether its file is of the tensor called `name`.
+    /// Returns whether the file belongs to tensor `name`.
     pub(super) fn is_of(&self, name: &str) -> bool {
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();
         tensor_of_file(&file).is_some_and(|tensor| tensor == name)
@@ -47,10 +48,10 @@ impl Retired {
 }
 
 impl GraphHandle {
-    /// Removes the files that compactions have folded, or versions of a writer have replaced, and
-    /// that no view needs. Returns how many still wait for a view to end.
+    /// Removes files that compactions or installed versions have replaced and that no view needs.
+    /// Returns how many files still wait for a view to end.
     ///
-    /// Every compaction and every installed version does it too, and so does opening for writing.
+    /// Every compaction, every installed version and opening for writing do this too.
     pub fn sweep(&self) -> Result<usize, StoreError> {
         self.check_changes()?;
         let mut garbage = self.garbage();
@@ -58,8 +59,8 @@ impl GraphHandle {
         Ok(garbage.len())
     }
 
-    /// Stops waiting for views of folded layers of the partition with this catalog, so that nothing
-    /// of it is held. Files that are left go when the partition is opened for writing again.
+    /// Drops the garbage entries of the partition with this catalog, so that nothing holds it. Its
+    /// files are removed when the partition is next opened for writing.
     pub(super) fn forget_garbage(&self, catalog: &Arc<Catalog>) {
         self.garbage().retain(|retired| !Arc::ptr_eq(&retired.catalog, catalog));
     }
@@ -70,14 +71,14 @@ impl GraphHandle {
 
     /// Removes the files that no view and no process holds; the others stay in `garbage`.
     ///
-    /// The record that names a successor goes from the catalog's log into a table before the file
-    /// that it has replaced is removed. Otherwise what is left of a damaged log may still name the
-    /// old file. That is done while views hold the file too, so that its removal writes nothing: a
-    /// full disk gets the room back.
+    /// Before a replaced file is removed, the record of its successor is flushed from the catalog's
+    /// log into a table. Otherwise the remains of a damaged log might still name the old file. The
+    /// flush happens even while views hold the file, so that the removal itself writes nothing and
+    /// frees space on a full disk.
     pub(super) fn sweep_garbage(&self, garbage: &mut Garbage) -> Result<(), StoreError> {
         let mut kept = Garbage::new();
         while let Some(mut retired) = garbage.pop() {
-            // A record that a full disk keeps from its table waits, and nothing waits for that.
+            // On a full disk the flush waits; nothing else waits for the flush.
             if !retired.is_in_table && retired.catalog.check_takes_writes().is_ok() {
                 let flushed = retired.catalog.flush();
                 if flushed.is_err() {
@@ -100,11 +101,11 @@ impl GraphHandle {
     }
 }
 
-/// Removes a file unless some process has pinned it; returns whether it is gone. A file that cannot
-/// be removed stays for another time, without harm.
+/// Removes a file unless some process has pinned it; returns whether the file is gone. A file that
+/// cannot be removed is left for the next sweep.
 pub(crate) fn remove_unpinned(device: &dyn FileSystem, file: &Path) -> bool {
     device.remove_if_unpinned(file).unwrap_or_else(|error| {
-        tracing::warn!("{}: cannot remove: {error}; left for later", file.display());
+        tracing::warn!("{}: cannot remove: {error}; will be retried", file.display());
         false
     })
 }

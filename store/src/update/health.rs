@@ -1,8 +1,8 @@
-//! Which partitions take writes.
+//! Partitions that accept writes.
 //!
-//! A write that fails stops the writes of its partition alone: see `catalog/health.rs`. A commit
-//! concerns all of them; one that fails in between leaves some prepared or published, and the same
-//! commit repeated ends the same.
+//! A failed write stops the writes of its partition only, see `catalog/health.rs`. A commit
+//! involves all partitions. If it fails midway, some are prepared or published, and repeating the
+//! same commit completes it.
 
 use lodestore_graph::PartId;
 use lodestore_graph::lock::IgnorePoison;
@@ -10,12 +10,12 @@ use lodestore_graph::lock::IgnorePoison;
 use super::{GraphHandle, OpenMode, PartHandle};
 use crate::error::StoreError;
 
-/// A partition that takes no writes.
+/// A partition that rejects writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoppedWrites {
     /// The partition.
     pub part: PartId,
-    /// The write that failed.
+    /// Why it rejects them, such as the write that failed.
     pub reason: String,
     /// The remedy.
     pub advice: &'static str,
@@ -23,14 +23,14 @@ pub struct StoppedWrites {
 
 impl GraphHandle {
     /// Returns whether puts and commits can succeed: the graph is open for writing, and no
-    /// partition has a failed write that keeps others away.
+    /// partition rejects writes.
     #[must_use]
     pub fn takes_writes(&self) -> bool {
         let is_writer = self.mode == OpenMode::Write && self.check_process().is_ok();
         is_writer && self.stopped_writes().is_empty()
     }
 
-    /// Returns the partitions that take no writes since one has failed.
+    /// Returns the partitions that reject writes.
     #[must_use]
     pub fn stopped_writes(&self) -> Vec<StoppedWrites> {
         let stopped = |part: &PartHandle| {
@@ -40,10 +40,10 @@ impl GraphHandle {
         self.open_parts().iter().filter_map(|part| stopped(part)).collect()
     }
 
-    /// Refuses puts and commits of a partition with [`StoreError::WritesStopped`] until the graph
+    /// Rejects puts and commits of a partition with [`StoreError::WritesStopped`] until the graph
     /// is opened again. Reads continue.
     pub fn stop_writes(&self, part: PartId, reason: String, advice: &'static str) {
-        // No put or commit is midway.
+        // Excludes running puts and commits.
         let _alone = self.commits();
         let _gate = self.gate.write().ignore_poison();
         if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
@@ -51,10 +51,10 @@ impl GraphHandle {
         }
     }
 
-    /// Refuses puts and commits of a partition with [`StoreError::WritesStopped`] until it is called
-    /// with `None`, or the graph is opened again. Reads continue.
+    /// Rejects puts and commits of a partition with [`StoreError::WritesStopped`] until a call with
+    /// `None`, or until the graph is opened again. Reads continue.
     pub fn pause_writes(&self, part: PartId, paused: Option<(String, &'static str)>) {
-        // No put or commit is midway.
+        // Excludes running puts and commits.
         let _alone = self.commits();
         let _gate = self.gate.write().ignore_poison();
         if let Some(open) = self.open_parts().iter().find(|open| open.part == part) {
@@ -75,7 +75,7 @@ impl GraphHandle {
         }
     }
 
-    /// Fails where the graph is open only to be read: then no file of it is removed.
+    /// Fails if the graph is open for reading, which must not remove files.
     pub(super) fn check_changes(&self) -> Result<(), StoreError> {
         match self.mode {
             OpenMode::Follow => self.check_process(),
@@ -83,7 +83,7 @@ impl GraphHandle {
         }
     }
 
-    /// Fails while a partition takes no writes, before any of them is written to.
+    /// Fails if a partition rejects writes, before any partition is written.
     pub(super) fn check_all_take_writes(&self) -> Result<(), StoreError> {
         self.open_parts().iter().try_for_each(|part| part.catalog.check_takes_writes())
     }

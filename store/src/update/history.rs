@@ -1,4 +1,4 @@
-//! Which commit made a version: of a partition, and of partitions that are read together.
+//! The commits that made versions: of one partition, and of partitions that are read together.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ const RECENT: usize = 64;
 pub(super) struct RecentCommits(VecDeque<VersionId>);
 
 impl RecentCommits {
-    /// Takes the last commits as the catalog has them, and the committed version.
+    /// Creates the list from the last commits of the catalog and the committed version.
     pub(super) fn new(commits: &[VersionId], committed: VersionId) -> Self {
         let earlier = commits.iter().filter(|commit| commit.number < committed.number).copied();
         let mut recent = Self(earlier.collect());
@@ -28,9 +28,9 @@ impl RecentCommits {
         recent
     }
 
-    /// Adds the version that is committed now.
+    /// Adds a newly committed version.
     pub(super) fn push(&mut self, version: VersionId) {
-        // A follower may install a fold of the version that it has.
+        // A follower may install a fold of the version that it already has.
         if self.0.back().is_some_and(|last| last.number == version.number) {
             self.0.pop_back();
         }
@@ -42,16 +42,16 @@ impl RecentCommits {
 
     /// Returns the committed version.
     fn newest(&self) -> VersionId {
-        *self.0.back().expect("it has the committed version")
+        *self.0.back().expect("the list has the committed version")
     }
 
-    /// Returns the commit of a version; `None` for one that is not among the last ones.
+    /// Returns the commit of a version; `None` if the version is older than the list.
     fn commit_of(&self, number: u32) -> Option<CommitId> {
         let oldest = self.0.front()?.number;
         let known = self.0.iter().find(|version| version.number == number);
         match known {
             Some(version) => Some(version.commit),
-            // The partition passed it over: no commit made it here.
+            // The partition skipped this version: no commit made it here.
             None if number > oldest => Some(CommitId::UNKNOWN),
             None => None,
         }
@@ -64,7 +64,7 @@ impl PartHandle {
         self.commits.lock().ignore_poison().newest()
     }
 
-    /// Returns the commit that made a version here; unknown for one that is not recorded.
+    /// Returns the commit that made a version here; unknown if none is recorded.
     pub(super) fn commit_of(&self, number: u32) -> Result<CommitId, StoreError> {
         let recent = self.commits.lock().ignore_poison().commit_of(number);
         recent.map_or_else(|| self.catalog.commit_id(number), Ok)
@@ -72,30 +72,31 @@ impl PartHandle {
 }
 
 impl GraphHandle {
-    /// Returns the committed version of a partition, if it is open here.
+    /// Returns the committed version of a partition, if it is open.
     #[must_use]
     pub fn part_version_id(&self, part: PartId) -> Option<VersionId> {
         Some(self.now().get(part.index())?.as_ref()?.version_id())
     }
 
-    /// Returns the committed version of each partition that is open.
+    /// Returns the committed version of each open partition.
     #[must_use]
     pub fn part_version_ids(&self) -> Vec<(PartId, VersionId)> {
         self.open_parts().iter().map(|part| (part.part, part.version_id())).collect()
     }
 
     /// Returns the commit that made version `number` of a partition; unknown for the version of an
-    /// import, and for one that is not recorded.
+    /// import, and if none is recorded.
     ///
-    /// The last commits are in memory; for earlier ones it reads the catalog.
+    /// Recent commits are in memory; for earlier ones this reads the catalog.
     pub fn commit_of(&self, part: PartId, number: u32) -> Result<CommitId, StoreError> {
         self.open_part(part)?.commit_of(number)
     }
 
-    /// Returns the commit that all open partitions have recorded for a version; unknown where a
-    /// partition has recorded none.
+    /// Returns the commit that all open partitions have recorded for a version; unknown if some
+    /// partition has none.
     ///
-    /// Fails with [`StoreError::HistoriesDiffer`] where two of them made it by different commits.
+    /// Fails with [`StoreError::HistoriesDiffer`] if two partitions made the version by different
+    /// commits.
     pub fn common_commit(&self, number: u32) -> Result<CommitId, StoreError> {
         let parts = self.open_parts();
         let mut known: Option<(PartId, CommitId)> = None;
@@ -127,12 +128,12 @@ impl GraphHandle {
 
 /// Returns the highest version of the partitions, with the commit that made it.
 ///
-/// A commit that was cut off leaves partitions one version apart at most. A partition behind
-/// may be brought forward if it has what it had of that commit: it prepared its rows, or had
-/// none. Anything else is no crash: a partition that was restored from a copy, or fetched on its
-/// own, lacks rows of the versions in between.
+/// An interrupted commit leaves partitions at most one version apart. A partition that is behind
+/// may roll forward if it has all its rows of that commit: it has prepared them, or had none.
+/// Anything else is not a crash: a partition that was restored from a copy, or fetched alone, lacks
+/// rows of the versions in between.
 ///
-/// Fails with [`StoreError::HistoriesDiffer`] for these, and for two partitions that made a
+/// Fails with [`StoreError::HistoriesDiffer`] for such a partition, and if two partitions made a
 /// version by different commits.
 pub(super) fn roll_forward_to(
     graph: &Graph,
@@ -170,8 +171,8 @@ impl OpenedPart {
         VersionId::new(self.version, self.commit)
     }
 
-    /// Returns whether a crash of the commit that made the version of `ahead` explains that this
-    /// partition does not have it.
+    /// Returns whether a crash during the commit of `ahead`'s version explains that this partition
+    /// is behind.
     fn may_roll_forward_to(&self, ahead: &Self) -> bool {
         if self.version + 1 != ahead.version {
             return false;
@@ -180,7 +181,8 @@ impl OpenedPart {
         if is_compared && !self.commit.may_be_shared_with(ahead.commit_before) {
             return false;
         }
-        // The first step leaves none: the partition had other rows when the commit was made.
+        // The first step leaves no pending rows for the version, so these were put after another
+        // commit.
         let is_pending = |tensor: &OpenedTensor| tensor.pending_for.contains(&ahead.version);
         if self.tensors.iter().any(is_pending) {
             return false;
@@ -189,15 +191,15 @@ impl OpenedPart {
         let changed = ahead.changed.as_ref().filter(|it| it.version == ahead.version);
         let may_have_had_rows = match changed {
             Some(changed) => changed.parts.contains(self.part.0.into()),
-            // A repair has lost the record. An older release has written none, nor has a server that
-            // the partition came from.
+            // The record is missing after a repair, in partitions of an older release, and for a
+            // partition that was moved here from another server.
             None => ahead.commit.is_shared() && ahead.joined_at < ahead.version,
         };
         is_prepared || !may_have_had_rows
     }
 }
 
-/// Names partitions with their versions, for messages: neighbours of one version together.
+/// Lists partitions with their versions, for messages; neighbours with the same version together.
 fn listed(versions: &[(PartId, VersionId)]) -> String {
     let runs = versions.chunk_by(|a, b| a.1 == b.1);
     let named = runs.map(|run| {

@@ -1,4 +1,4 @@
-//! Versions that stay readable, whatever is folded.
+//! Versions that stay readable across compactions.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -11,50 +11,50 @@ use crate::version_id::CommitId;
 
 /// Which versions stay readable when layers are folded.
 ///
-/// A version that is kept costs the room of the rows that later ones have changed, and each commit
-/// since a file of each tensor that it changed.
+/// A kept version costs the space of the rows that later versions changed, and, per later commit, a
+/// file for each tensor that the commit changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepRule {
-    /// How many of the newest versions; at least the newest one is kept.
+    /// Number of newest versions to keep, at least one.
     pub n_versions: u32,
-    /// How long a version is kept after the next one was committed. The newest 32 versions at most
-    /// are kept so.
+    /// How long a version is kept after the next one was committed; at most the 32 newest versions
+    /// are kept by age.
     pub age: Duration,
 }
 
 impl KeepRule {
-    /// Only the newest version is kept.
+    /// Keeps only the newest version.
     pub const NEWEST: Self = Self { n_versions: 1, age: Duration::ZERO };
 }
 
 impl Default for KeepRule {
-    /// Keeps two versions, and each for ten minutes: who has read the number of the newest version
-    /// can pin it, however soon the next one is committed.
+    /// Keeps two versions, and each for ten minutes, so that a reader of the newest version's
+    /// number can pin it however soon the next one is committed.
     fn default() -> Self {
         Self { n_versions: 2, age: Duration::from_mins(10) }
     }
 }
 
-/// Most versions that are kept by their age: each commit since is a file of each tensor that it
-/// changed, and readers have all of them open.
+/// Maximum versions kept by age: each later commit has a file per changed tensor, and readers have
+/// all of them open.
 pub(super) const KEPT_BY_AGE_MAX: u32 = 32;
 
 impl GraphHandle {
-    /// Says which versions folds keep readable from now on; only the newest one before.
+    /// Sets which versions later compactions keep readable; by default only the newest.
     pub fn set_keep_rule(&self, rule: KeepRule) {
         *self.keep_rule.write().ignore_poison() = rule;
     }
 
-    /// Leaves the next cut after `published` readable from now on: no fold puts layers up to it and
-    /// layers after it into one file. `None` leaves none.
+    /// Keeps the next cut after `published` readable: no compaction folds layers up to that cut and
+    /// layers after it into one file. `None` keeps no cut.
     ///
     /// A cut is a version that all writers of a graph publish, see [`next_cut`].
     pub fn keep_cut_after(&self, published: Option<u32>) {
         self.cut_after.store(published.unwrap_or(u32::MAX), Ordering::Release);
     }
 
-    /// Returns the versions that folds keep readable at this moment: those of the rule, and the next
-    /// cut.
+    /// Returns the versions that compactions currently keep readable: those of the rule, and the
+    /// next cut.
     #[must_use]
     pub fn kept_versions(&self) -> Kept {
         let rule = *self.keep_rule.read().ignore_poison();
@@ -66,7 +66,7 @@ impl GraphHandle {
         Kept { from, others }
     }
 
-    /// Returns the oldest version that is kept by its age.
+    /// Returns the oldest version that is kept by age.
     fn oldest_by_age(&self, newest: u32, age: Duration) -> u32 {
         if age.is_zero() {
             return newest;
@@ -76,7 +76,7 @@ impl GraphHandle {
         let Some(part) = self.open_parts().into_iter().next() else { return newest };
         let mut from = newest;
         while from > oldest {
-            // The version before was the newest one until then.
+            // The previous version was the newest until the commit of `from`.
             let ended = part.commit_of(from).ok().and_then(CommitId::time);
             if ended.is_none_or(|ended| ended < since) {
                 break;

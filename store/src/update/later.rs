@@ -1,9 +1,9 @@
 //! Files of versions that the catalog has not committed.
 //!
-//! A commit that was cut off leaves a delta that no record names, and its rows are still pending.
-//! So such a file may be removed once that is proven. Anything else of a later version is the work
-//! of a commit that the catalog has forgotten: it was put back from an older copy, or its log has
-//! lost its end. Then the file may be the only copy of rows that were committed.
+//! An interrupted commit leaves a delta that no record names, whose rows are still pending. Such a
+//! file may be removed once that is verified. Any other file of a later version is from a commit
+//! that the catalog has lost: the catalog was restored from an older copy, or its log has lost its
+//! end. Then the file may be the only copy of committed rows.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::row::RowIdx;
 use crate::segment::Segment;
 use crate::tensor::TensorSpec;
 
-/// Rows are compared in pieces of about this many bytes.
+/// Approximate bytes of rows that are compared at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Returns whether `file`, a segment or delta of `version` by its name, holds nothing that is not
-/// pending for that version with the same bytes. A file that is damaged proves nothing.
+/// Returns whether `file`, by its name a segment or delta of `version`, has only rows that are
+/// pending for that version with the same bytes. `false` for a damaged file.
 ///
-/// Fails where the system refuses to show the file or the catalog.
+/// Fails on I/O errors of the file or the catalog.
 pub(crate) fn holds_only_pending(
     graph: &Graph,
     part: PartId,
@@ -68,14 +68,14 @@ fn are_pending(
     Ok(are_same && rows.next_row().is_none())
 }
 
-/// Rows of a delta, one after the other.
+/// Iterates over the rows of a delta.
 struct DeltaRows<'a> {
     delta: &'a Segment,
     reader: PreadReader,
     row_bytes: usize,
     /// Position of the next row in the file.
     next: usize,
-    /// Positions of the rows that are read, and their bytes.
+    /// Positions of the buffered rows, and their bytes.
     read: Range<usize>,
     bytes: Vec<u8>,
     plan: ReadPlan,
@@ -94,12 +94,12 @@ impl<'a> DeltaRows<'a> {
         }
     }
 
-    /// Returns the partition's row that comes next.
+    /// Returns the partition's row number of the next row.
     fn next_row(&self) -> Option<RowIdx> {
         self.delta.listed_rows().get(self.next).map(|&row| RowIdx(row))
     }
 
-    /// Returns the bytes of the next row, which there is, and goes on to the one after.
+    /// Returns the bytes of the next row, which must exist, and advances.
     fn take(&mut self) -> Result<&[u8], StoreError> {
         if !self.read.contains(&self.next) {
             let n_rows = (PIECE_BYTES / self.row_bytes).max(1);

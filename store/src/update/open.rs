@@ -1,4 +1,4 @@
-//! Opening: catalogs, versions, and the files of each tensor.
+//! Opening a graph: catalogs, versions, and the files of each tensor.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -34,14 +34,13 @@ use crate::tensor::TensorSpec;
 use crate::version_id::{CommitId, VersionId};
 
 impl GraphHandle {
-    /// Opens all tensors of the given partitions of `graph`, or of all.
+    /// Opens all tensors of the given partitions of `graph`, or of all partitions.
     ///
-    /// For writing it takes the lock of each partition, or fails with [`StoreError::Locked`]. It
-    /// brings rows that an older release has committed into deltas. It ends a commit that was cut
-    /// off, which has reached some partitions and not others, or fails with
-    /// [`StoreError::HistoriesDiffer`] where no crash explains the versions of the partitions. It
-    /// removes what crashes and pinned readers have left. For reading it takes no lock and writes
-    /// nothing.
+    /// Opening for writing locks each partition, or fails with [`StoreError::Locked`]. It writes
+    /// rows that an older release has committed into deltas. It completes an interrupted commit
+    /// that reached only some partitions, and fails with [`StoreError::HistoriesDiffer`] if no
+    /// crash explains the versions of the partitions. It removes files left by crashes and by
+    /// pinned readers. Opening for reading takes no lock and writes nothing.
     pub fn open(
         graph: Graph,
         parts: Option<&[PartId]>,
@@ -52,8 +51,8 @@ impl GraphHandle {
     }
 
     /// Opens all partitions of `graph` that are on this machine for writing, and accepts their rows
-    /// as they are: partitions of different versions or histories get one new version in common,
-    /// which it returns.
+    /// as they are: partitions of different versions or histories get one new common version, which
+    /// is returned.
     pub fn align(graph: Graph, options: &OpenOptions) -> Result<(Self, VersionId), StoreError> {
         let parts = graph.local_parts();
         let mode = OpenMode::Write;
@@ -93,7 +92,7 @@ impl GraphHandle {
         };
         let turn = CommitTurn::new(opened.iter().filter_map(|part| part.prepared));
         let lowest = opened.iter().map(|part| part.version).min().unwrap_or(0);
-        // Which reader is best depends on all segments together.
+        // The choice of reader depends on the size of all segments together.
         let bytes = opened.iter().flat_map(OpenedPart::segments);
         let reader = options.reader.settle(bytes.map(|s| s.layout().file_bytes()).sum());
         let mut parts: Vec<Option<Arc<PartHandle>>> = vec![None; graph.book().n_parts().into()];
@@ -128,19 +127,19 @@ impl GraphHandle {
     }
 }
 
-/// What is done with partitions whose versions no crash explains.
+/// What to do with partitions whose versions no crash explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Histories {
-    /// They are refused.
+    /// Reject them.
     MustAgree,
-    /// They get one new version in common.
+    /// Give them one new common version.
     AreAligned,
 }
 
-/// Returns the versions that rows of a tensor are pending for, ascending. Those of `base` or
-/// before, which a segment has taken in, are left out.
+/// Returns the versions that a tensor has pending rows for, ascending. Versions up to `base` are
+/// left out, because the segment contains them.
 ///
-/// Fails for a version that no put can have been for.
+/// Fails for a version that no put can have had.
 fn pending_versions(
     catalog: &Catalog,
     spec: &TensorSpec,
@@ -149,7 +148,7 @@ fn pending_versions(
 ) -> Result<Vec<u32>, StoreError> {
     let (mut versions, mut after) = (Vec::new(), base);
     while let Some(version) = catalog.first_put_after(&spec.name, after)? {
-        // One version beyond that which a commit under way closes.
+        // A commit in progress closes `committed + 1`; puts may already go to the version after.
         let newest = committed.saturating_add(2);
         if version > newest {
             let (dir, tensor) = (catalog.dir().to_owned(), spec.name.clone());
@@ -168,8 +167,9 @@ fn pending_versions(
     Ok(versions)
 }
 
-/// Writes a delta for each version whose rows an older release has committed as they were put.
-/// Removes rows that a segment has taken in. Returns whether there are deltas that are not open.
+/// Writes a delta for each version whose rows an older release has committed without one. Removes
+/// pending rows that a segment contains. Returns whether deltas were written, which are not open
+/// yet.
 fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<bool, StoreError> {
     let (catalog, committed) = (&opened.catalog, opened.version);
     let mut has_written = false;
@@ -192,50 +192,48 @@ fn bring_forward(graph: &Graph, part: PartId, opened: &OpenedPart) -> Result<boo
     Ok(has_written)
 }
 
-/// A partition without readers.
+/// A partition whose files are open, without readers.
 pub(crate) struct OpenedPart {
     pub(super) part: PartId,
-    /// The number of its committed version.
+    /// Number of the committed version.
     pub(crate) version: u32,
-    /// The commit that made it, and that which made the version before.
+    /// The commits that made this version and the previous one.
     pub(super) commit: CommitId,
     pub(super) commit_before: CommitId,
-    /// The version that a commit has prepared, if there is one.
+    /// The version that a commit has prepared, if any.
     pub(crate) prepared: Option<VersionId>,
-    /// The partitions that had rows of the last commit, where that is known.
+    /// The partitions that had rows of the last commit, if known.
     pub(super) changed: Option<ChangedParts>,
-    /// The version at which it came into the folder; 0 where it was made there.
+    /// The version at which the partition was added to the folder; 0 if it was created there.
     pub(super) joined_at: u32,
     catalog: Catalog,
-    /// As in the graph's description.
+    /// In the order of the graph's description.
     pub(crate) tensors: Vec<OpenedTensor>,
 }
 
-/// The files of a tensor, without readers.
+/// The open files of a tensor, without readers.
 pub(crate) struct OpenedTensor {
     pub(crate) spec: TensorSpec,
     /// Identity of the tensor.
     uuid: Uuid,
-    /// The segment that has every row.
+    /// The base segment, which has every row.
     pub(crate) segment: Arc<Segment>,
-    /// Deltas over it, oldest first, with the first version that each has rows of.
+    /// Deltas over the base, oldest first, each with the first version that it has rows of.
     pub(crate) deltas: Vec<(u32, Arc<Segment>)>,
-    /// State of a prepared commit.
+    /// Delta of a prepared commit.
     pub(crate) prepared: Option<Arc<Segment>>,
-    /// The versions that rows are pending for, ascending.
+    /// Versions with pending rows, ascending.
     pub(crate) pending_for: Vec<u32>,
 }
 
 impl OpenedTensor {
-    /// Returns all files.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
         let deltas = self.deltas.iter().map(|(_, delta)| delta);
         deltas.chain([&self.segment]).chain(&self.prepared)
     }
 }
 
-/// Fails before anything is opened if `n_parts` partitions need more files than this process may
-/// have open.
+/// Fails if `n_parts` partitions need more files than this process may open, before any is opened.
 fn check_file_limit(graph: &Graph, n_parts: usize) -> Result<(), StoreError> {
     let Some(limit) = graph.device().max_files() else { return Ok(()) };
     let n_tensors = graph.meta().tensors.len();
@@ -248,7 +246,7 @@ fn check_file_limit(graph: &Graph, n_parts: usize) -> Result<(), StoreError> {
     Err(StoreError::FileLimit { dir, n_parts, n_tensors, needed, limit })
 }
 
-/// Locks all partitions, and removes what crashes have left; several partitions concurrently.
+/// Locks all partitions and removes files left by crashes; several partitions concurrently.
 fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedPart>, StoreError> {
     let here = graph.local_parts();
     let lock = |&part: &PartId| {
@@ -266,9 +264,9 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
 }
 
 impl OpenedPart {
-    /// Opens a partition as it is.
+    /// Opens a partition for reading.
     ///
-    /// Fails with [`StoreError::OldRows`] for committed rows as older releases stored them.
+    /// Fails with [`StoreError::OldRows`] for committed rows in the form of an older release.
     pub(crate) fn to_read(graph: &Graph, part: PartId) -> Result<Self, StoreError> {
         let files = OpenFiles::default();
         graph.with_catalog(part, |catalog| {
@@ -284,13 +282,13 @@ impl OpenedPart {
         })
     }
 
-    /// Opens a partition whose lock `catalog` has, brings what an older release has committed into
-    /// deltas, and removes garbage.
+    /// Opens a partition for writing; `catalog` holds its lock. Writes rows that an older release
+    /// has committed into deltas, and removes garbage.
     fn to_write(graph: &Graph, part: PartId, catalog: Catalog) -> Result<Self, StoreError> {
         let stored = settle(graph, part, &catalog)?;
         let files = OpenFiles::default();
         let opened = Self::open(graph, part, catalog, &files)?;
-        // First, so that what a crash has left is not in the way.
+        // Removed first, so that leftovers of a crash do not collide with new files.
         opened.remove_orphans(graph, &stored)?;
         match bring_forward(graph, part, &opened)? {
             true => Self::open(graph, part, opened.catalog, &files),
@@ -298,12 +296,12 @@ impl OpenedPart {
         }
     }
 
-    /// Opens a partition of a graph that is open in this mode, at its own version.
+    /// Opens a partition at its own version, in the mode of its graph.
     pub(super) fn open_in(graph: &Graph, part: PartId, mode: OpenMode) -> Result<Self, StoreError> {
         match mode {
             OpenMode::Read => Self::to_read(graph, part),
             OpenMode::Write => Self::to_write(graph, part, graph.catalog_for_writing(part)?),
-            // As it is: what a fetch has left is continued.
+            // As it is, because an interrupted fetch is continued.
             OpenMode::Follow => {
                 let catalog = graph.catalog_for_writing(part)?;
                 Self::open(graph, part, catalog, &OpenFiles::default())
@@ -311,7 +309,7 @@ impl OpenedPart {
         }
     }
 
-    /// Opens the files of a partition at its version, but for those among `files`.
+    /// Opens the files of a partition at its version, and reuses those in `files`.
     fn open(
         graph: &Graph,
         part: PartId,
@@ -364,7 +362,7 @@ impl OpenedPart {
         })
     }
 
-    /// Counts the rows of a tensor that are pending. Reads them.
+    /// Reads and counts the pending rows of a tensor.
     pub(crate) fn n_pending(&self, tensor: &OpenedTensor) -> Result<u64, StoreError> {
         let mut n_rows = 0;
         for &version in &tensor.pending_for {
@@ -418,13 +416,13 @@ impl OpenedPart {
         })
     }
 
-    /// Removes files that a compaction did not finish, and segments that none needs any more.
+    /// Removes files of unfinished compactions, and segments that no record needs.
     ///
-    /// A file of a later version than the partition's goes only where all of it is still pending.
-    /// Else nothing is written, with [`StoreError::LaterFile`]: no crash leaves such a file, but a
-    /// catalog that was restored from an old copy does, and nothing else may have its rows. A file
-    /// of a tensor that `stored` does not list goes to quarantine. So does all that a repair was to
-    /// put there when it was cut off.
+    /// A file of a later version than the partition's is removed only if all its rows are still
+    /// pending. Otherwise this fails with [`StoreError::LaterFile`] and changes nothing: no crash
+    /// leaves such a file, but a catalog that was restored from an old copy does, and the file may
+    /// have the only copy of its rows. A file of a tensor that `stored` does not list is
+    /// quarantined. So are all unused files while a repair is unfinished.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
         let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
         let is_repaired = !self.catalog.has_losses()?;
@@ -448,21 +446,19 @@ impl OpenedPart {
                 continue;
             }
             if unfinished.is_some() {
-                // No reader opens it, and after a move that was cut off it may be another name of a
-                // file that is read.
+                // No reader opens a temporary file. After an interrupted move it may be a second
+                // name of a file that is in use.
                 discard(device, &path);
             } else if !is_repaired {
                 let to = quarantine(device, &path)?;
                 let (path, to) = (path.display(), to.display());
-                tracing::warn!(
-                    "{path}: a repair is to be finished that uses it not; moved to {to}"
-                );
+                tracing::warn!("{path}: not used by the repair in progress; moved to {to}");
             } else if of > version
                 && !holds_only_pending(graph, self.part, &self.catalog, spec, name, of)?
             {
                 return Err(StoreError::LaterFile { file: path, version: of, committed: version });
             } else if !remove_unpinned(device, &path) {
-                tracing::debug!("{}: still read from; left for later", path.display());
+                tracing::debug!("{}: still in use; removal postponed", path.display());
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Puts: rows into the pending version.
+//! Puts: rows that are written for the pending version.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,35 +13,35 @@ use crate::import::EXTERNAL_ID_TENSOR;
 use crate::limits::MAX_PUT_BYTES;
 use crate::row::RowIdx;
 
-/// A row of a put: its partition, and its place and bytes there.
+/// A row of a put: its partition, its row number there, and its bytes.
 type Routed<'a> = (PartId, (RowIdx, &'a [u8]));
 
-/// The rows of a put for one partition.
+/// Rows of a put for one partition.
 struct PartRows<'a> {
     part: Arc<PartHandle>,
     rows: Vec<(RowIdx, &'a [u8])>,
 }
 
 impl GraphHandle {
-    /// Puts rows of a tensor for the pending version, whose number it returns: durable then, and
-    /// seen by no reader until that version is committed.
+    /// Writes rows of a tensor as pending rows, and returns the pending version. The rows are
+    /// durable then, and not visible to readers until that version is committed.
     ///
-    /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. Where an id comes
-    /// several times, its last row stays. Everything is checked before anything is written. The
-    /// rows of one partition are put all or not at all; after an error those of some partitions may
-    /// be there: put them again.
+    /// `rows` has `ids.len() * row_bytes` bytes, at most [`MAX_PUT_BYTES`]. If an id repeats, its
+    /// last row wins. All arguments are checked before anything is written. The put is atomic
+    /// within each partition. After an error the rows of some partitions may be written: repeat the
+    /// put.
     ///
-    /// Threads that put concurrently share syncs.
+    /// Concurrent puts share syncs.
     pub fn put_rows(&self, tensor: &str, ids: &[NodeId], rows: &[u8]) -> Result<u32, StoreError> {
         self.put(tensor, ids, rows, None)
     }
 
-    /// Puts rows as [`GraphHandle::put_rows`], once: where the put of the number `put_id` was done
-    /// before, also by an earlier process, nothing is written. Then the version is that of the
-    /// first time.
+    /// Like [`GraphHandle::put_rows`], but at most once: if the put with number `put_id` was done
+    /// before, even by an earlier process, this writes nothing and returns the version of the first
+    /// time.
     ///
-    /// A number is remembered by each partition that has rows of its put, until two versions later.
-    /// No two puts with one number may run concurrently.
+    /// Each partition with rows of a put remembers its number for two versions. Two puts with the
+    /// same number must not run concurrently.
     pub fn put_rows_once(
         &self,
         put_id: u128,
@@ -63,7 +63,8 @@ impl GraphHandle {
         let routed = self.route_put(tensor, ids, rows)?;
         let _shared = self.gate.read().ignore_poison();
         self.check_writable()?;
-        // Under the gate: none of these is given up or dropped before the rows are put.
+        // Under the gate, so that no partition is released and no tensor dropped before the rows
+        // are written.
         let position = self.tensor_position(tensor)?;
         let by_part = self.by_part(&routed)?;
         for PartRows { part, .. } in &by_part {
@@ -83,11 +84,11 @@ impl GraphHandle {
         if results.is_empty() {
             return Ok(self.version().saturating_add(1));
         }
-        // The highest: committed through it, the rows of all partitions are visible.
+        // Once the highest version is committed, the rows of all partitions are visible.
         results.into_iter().try_fold(0, |highest, version| Ok(version?.max(highest)))
     }
 
-    /// Checks a put and finds where each row goes, by partition.
+    /// Checks a put and locates each row, sorted by partition.
     fn route_put<'a>(
         &self,
         tensor: &str,
@@ -114,12 +115,12 @@ impl GraphHandle {
             };
             routed.push((part, (RowIdx(row_idx), row)));
         }
-        // A stable sort: the last of several rows in one place must stay the last.
+        // A stable sort, so that the last of several rows for one node stays the last.
         routed.sort_by_key(|&(part, _)| part);
         Ok(routed)
     }
 
-    /// Returns the rows of each partition, all of which must be open here.
+    /// Returns the rows of each partition; fails unless all partitions are open here.
     fn by_part<'a>(&self, routed: &[Routed<'a>]) -> Result<Vec<PartRows<'a>>, StoreError> {
         let parts = self.now();
         let rows_of = |rows: &[Routed<'a>]| {
@@ -135,8 +136,8 @@ impl GraphHandle {
 }
 
 impl PartHandle {
-    /// Returns the version that a put was for which was done before a put for `version`; `None`
-    /// where it was not.
+    /// Returns the version of an earlier put with this number; `None` if there was none. The caller
+    /// is about to put for `version`.
     fn version_of_put(&self, id: u128, version: u32) -> Result<Option<u32>, StoreError> {
         let oldest = self.version().min(version);
         self.catalog.version_of_put(id, oldest..=version)
@@ -144,7 +145,7 @@ impl PartHandle {
 }
 
 impl TensorHandle {
-    /// Puts rows for `version`: on disk, and then in the list of what is pending.
+    /// Writes rows for `version`: to disk, then to the list of pending rows.
     fn put(
         &self,
         version: u32,

@@ -1,4 +1,4 @@
-//! One tensor of one partition: its newest committed version, and which rows are pending.
+//! One tensor of one partition: its newest committed version and its pending rows.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,50 +17,50 @@ use crate::new_file::remove_if_there;
 use crate::row::RowIdx;
 use crate::tensor::TensorSpec;
 
-/// A tensor of an open partition; commits and compactions change its newest version.
+/// A tensor of an open partition; commits and compactions replace its newest version.
 #[derive(Debug)]
 pub struct TensorHandle {
     spec: TensorSpec,
     uuid: Uuid,
     catalog: Arc<Catalog>,
-    /// Held to take or to replace the version, never while anything is read or written.
+    /// Locked to read or replace the pointer, never during I/O.
     current: RwLock<Arc<TensorVersion>>,
-    /// Earlier versions that are in use, so that readers of one share its index.
+    /// Earlier versions in use, so that readers of one version share its index.
     earlier: Mutex<Vec<Weak<TensorVersion>>>,
-    /// Rows that were put and are not in a file yet, by the version that they were put for. That is
-    /// the version that puts are for, and during a commit also the one before.
+    /// Pending rows by version. There are rows of the version that puts are for, and during a
+    /// commit also of the version before.
     pending: Mutex<BTreeMap<u32, PendingRows>>,
     /// Delta of a commit that is written and not published.
     prepared: Mutex<Option<Arc<Layer>>>,
-    /// Whether the graph has it no more; readers that have it continue.
+    /// Whether the tensor was dropped; existing views continue.
     is_dropped: AtomicBool,
-    /// A delta that the catalog may not have taken.
+    /// A delta that the catalog may not have recorded.
     unrecorded: Mutex<Option<PathBuf>>,
 }
 
-/// Rows that were put for a version.
+/// Pending rows of a version.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRows {
-    /// Those that were put since the partition was opened.
+    /// Rows that were put since the partition was opened.
     rows: RoaringBitmap,
-    /// Others were put before: only the catalog knows which.
+    /// Whether rows were put before, which only the catalog lists.
     has_earlier: bool,
 }
 
 impl PendingRows {
-    /// Returns rows that only the catalog knows.
+    /// Returns a set of pending rows that only the catalog lists.
     pub(super) fn unknown() -> Self {
         Self { has_earlier: true, ..Self::default() }
     }
 
-    /// Returns the rows, where all of them are known without a look at the catalog.
+    /// Returns the rows, if all of them are known without reading the catalog.
     pub(super) fn known(&self) -> Option<&RoaringBitmap> {
         (!self.has_earlier).then_some(&self.rows)
     }
 }
 
 impl TensorHandle {
-    /// Makes the handle of a tensor that has no rows but those of a version.
+    /// Creates the handle of a tensor without pending rows.
     pub(super) fn new(
         spec: TensorSpec,
         uuid: Uuid,
@@ -80,7 +80,7 @@ impl TensorHandle {
         }
     }
 
-    /// Adds the delta of a commit that is not published, and versions that rows are pending for.
+    /// Adds the delta of an unpublished commit, and the versions with pending rows.
     pub(super) fn with_unpublished(
         self,
         prepared: Option<Arc<Layer>>,
@@ -91,13 +91,13 @@ impl TensorHandle {
         Self { pending, prepared: Mutex::new(prepared), ..self }
     }
 
-    /// Returns what the rows are.
+    /// Returns the name, element type and width.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// Returns its identity: another one for each tensor that the graph has had under its name.
+    /// Returns the tensor's identity, which differs for each tensor that has had this name.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
         self.uuid
@@ -109,8 +109,8 @@ impl TensorHandle {
         Arc::clone(&self.current.read().ignore_poison())
     }
 
-    /// Returns the tensor at `version`; `None` for a version that is not committed, or whose layers
-    /// were folded into later ones since.
+    /// Returns the tensor at `version`; `None` if the version is not committed, or its layers were
+    /// folded into later ones.
     #[must_use]
     pub fn at(&self, version: u32) -> Option<Arc<TensorVersion>> {
         let mut earlier = self.earlier.lock().ignore_poison();
@@ -128,8 +128,8 @@ impl TensorHandle {
         Some(made)
     }
 
-    /// Returns the layers up to `version` as they are now: readers of that version may still have
-    /// those that were folded since.
+    /// Returns the present layers up to `version`; readers of that version may still have layers
+    /// that were folded since.
     pub(super) fn newest_layers_of(&self, version: u32) -> Option<Arc<TensorVersion>> {
         let current = self.current();
         match current.version() == version {
@@ -138,19 +138,19 @@ impl TensorHandle {
         }
     }
 
-    /// Returns the number of rows that were put since the partition was opened, and are not in a
-    /// file yet.
+    /// Returns the number of rows that were put since the partition was opened and are not in a
+    /// file.
     #[must_use]
     pub fn n_pending(&self) -> u64 {
         self.pending.lock().ignore_poison().values().map(|pending| pending.rows.len()).sum()
     }
 
-    /// Returns the newest version that rows are pending for.
+    /// Returns the newest version with pending rows.
     pub(super) fn newest_pending(&self) -> Option<u32> {
         self.pending.lock().ignore_poison().last_key_value().map(|(&version, _)| version)
     }
 
-    /// Returns the oldest version that rows are pending or prepared for.
+    /// Returns the oldest version with pending or prepared rows.
     pub(super) fn oldest_pending(&self) -> Option<u32> {
         let pending = self.pending.lock().ignore_poison();
         let oldest = pending.first_key_value().map(|(&version, _)| version);
@@ -158,7 +158,7 @@ impl TensorHandle {
         oldest.into_iter().chain(prepared).min()
     }
 
-    /// Returns the number of earlier versions that are remembered, in use or not.
+    /// Returns the number of remembered earlier versions, in use or not.
     #[cfg(test)]
     pub(super) fn n_earlier(&self) -> usize {
         self.earlier.lock().ignore_poison().len()
@@ -168,30 +168,29 @@ impl TensorHandle {
         &self.catalog
     }
 
-    /// Notes rows that were put for `version` and are durable.
+    /// Adds durable rows to the pending rows of `version`.
     pub(super) fn add(&self, version: u32, rows: impl Iterator<Item = RowIdx>) {
         let mut pending = self.pending.lock().ignore_poison();
         pending.entry(version).or_default().rows.extend(rows.map(|row| row.0));
     }
 
-    /// Returns the rows that are pending for `version`, if there are any; no put may be for it any
-    /// more.
+    /// Returns the pending rows of `version`, if any. No put may add rows to it any more.
     pub(super) fn pending_for(&self, version: u32) -> Option<PendingRows> {
         self.pending.lock().ignore_poison().get(&version).cloned()
     }
 
-    /// Takes over the file that a commit has written of the rows that were pending for `version`.
+    /// Sets the delta that a commit has written from the rows pending for `version`.
     pub(super) fn set_prepared(&self, version: u32, delta: Arc<Layer>) {
         *self.prepared.lock().ignore_poison() = Some(delta);
         self.pending.lock().ignore_poison().remove(&version);
     }
 
-    /// Notes the file that a commit is about to record, or that it has.
+    /// Sets the file that a commit is about to record; `None` once it is recorded.
     pub(super) fn set_unrecorded(&self, file: Option<PathBuf>) {
         *self.unrecorded.lock().ignore_poison() = file;
     }
 
-    /// Removes a file that a commit has written and could not record: its rows are still pending.
+    /// Removes a file that a commit has written but not recorded; its rows are still pending.
     pub(super) fn remove_unrecorded(&self, device: &dyn FileSystem) -> Result<(), StoreError> {
         let mut unrecorded = self.unrecorded.lock().ignore_poison();
         let Some(file) = &*unrecorded else { return Ok(()) };
@@ -200,38 +199,38 @@ impl TensorHandle {
         Ok(())
     }
 
-    /// Returns the file that a commit has prepared, if it has one.
+    /// Returns the delta that a commit has prepared, if any.
     pub(super) fn prepared(&self) -> Option<Arc<Layer>> {
         self.prepared.lock().ignore_poison().clone()
     }
 
-    /// Returns whether it was dropped since the graph was opened.
+    /// Returns whether the tensor was dropped since the graph was opened.
     #[must_use]
     pub fn is_dropped(&self) -> bool {
         self.is_dropped.load(Ordering::Acquire)
     }
 
-    /// Notes that it was dropped; no put and no commit may be under way.
+    /// Marks the tensor as dropped; no put and no commit may be running.
     pub(super) fn set_dropped(&self) {
         self.is_dropped.store(true, Ordering::Release);
         *self.prepared.lock().ignore_poison() = None;
         self.pending.lock().ignore_poison().clear();
     }
 
-    /// Takes over a version of the writer that is followed.
+    /// Installs a version of the followed writer.
     pub(super) fn install(&self, version: &TensorVersion) {
         self.replace(|_| version.clone());
     }
 
-    /// Makes `version` the newest one, with what was prepared for it.
+    /// Makes `version` the newest, together with its prepared delta.
     pub(super) fn publish(&self, version: u32) {
         let prepared = self.prepared.lock().ignore_poison().take();
         self.replace(|current| current.at(version, prepared.clone()));
     }
 
-    /// Puts one layer in the place of neighbours, by position, of which `seen` had the same.
+    /// Replaces neighbouring layers (by position, the same in `seen`) by one layer.
     ///
-    /// Layers that were committed since stay over it.
+    /// Layers that were committed since stay on top.
     pub(super) fn fold(
         &self,
         seen: &TensorVersion,
@@ -247,8 +246,8 @@ impl TensorHandle {
         });
     }
 
-    /// Puts what `make` makes of the newest version in its place. Gathers continue while it does;
-    /// where a commit and a compaction meet, one of them makes its version again.
+    /// Replaces the newest version by the result of `make`. Gathers continue meanwhile. If a commit
+    /// and a compaction collide, one of them calls `make` again.
     fn replace(&self, make: impl Fn(&TensorVersion) -> TensorVersion) {
         loop {
             let seen = self.current();

@@ -1,5 +1,5 @@
-//! A tensor of a partition at one version: its layers, where each row is, and the versions that a
-//! reader sees.
+//! A tensor of a partition at one version: its layers, the location of each row, and the versions
+//! that readers see.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::row::RowIdx;
 use crate::segment::Segment;
 use crate::version_id::VersionId;
 
-/// A tensor of a partition at a committed version. Nothing changes it, and its files stay while it
+/// A tensor of a partition at a committed version. It is immutable, and its files stay while it
 /// lives.
 #[derive(Clone, Debug)]
 pub struct TensorVersion {
     version: u32,
-    /// Oldest first: a segment that has every row, and the deltas over it.
+    /// Oldest first: the base segment, which has every row, and the deltas over it.
     layers: Arc<[Arc<Layer>]>,
     index: Arc<LayerIndex>,
 }
 
-/// Rows of a gather by the layer that has them.
+/// Rows of a gather, by layer.
 #[derive(Debug, Default)]
 pub struct LayerRows {
-    /// By position of the layer: rows of its file, each with its output row. The first list belongs
-    /// to the segment that has every row.
+    /// By position of the layer: rows of its file, each with its output row. The first list is for
+    /// the base segment.
     by_layer: Vec<Vec<(RowIdx, u32)>>,
     n_layers: usize,
 }
 
-/// Memory of a gather that the next one may use.
+/// Buffers of a gather, reused by the next.
 #[derive(Debug, Default)]
 pub(crate) struct GatherScratch {
     by_layer: LayerRows,
@@ -42,14 +42,14 @@ pub(crate) struct GatherScratch {
 }
 
 impl TensorVersion {
-    /// Builds the index of these layers, oldest first, of which the first one has every row.
+    /// Builds the index of these layers, oldest first; the first one has every row.
     pub(super) fn new(version: u32, layers: Vec<Arc<Layer>>) -> Self {
         let n_rows = layers[0].segment().identity().n_rows;
         let index = Arc::new(LayerIndex::new(n_rows, &rows_of_deltas(&layers)));
         Self { version, layers: layers.into(), index }
     }
 
-    /// Returns the tensor at a version with these layers. The index is shared where they are the
+    /// Returns the tensor at `version` with these layers. Reuses the index if the deltas are the
     /// same.
     pub(super) fn with_layers(&self, version: u32, layers: Vec<Arc<Layer>>) -> Self {
         let (from, to) = (&self.layers[1..], &layers[1..]);
@@ -63,7 +63,7 @@ impl TensorVersion {
         Self { version, layers: layers.into(), index }
     }
 
-    /// Returns the same rows at a later version, with `delta` over them if it changed any.
+    /// Returns this state at a later version, with `delta` on top if the version changed any row.
     pub(super) fn at(&self, version: u32, delta: Option<Arc<Layer>>) -> Self {
         match delta {
             None => Self { version, ..self.clone() },
@@ -74,7 +74,7 @@ impl TensorVersion {
         }
     }
 
-    /// Returns the layers up to `version`; `None` where one of them has rows of later versions too.
+    /// Returns the layers up to `version`; `None` if a layer also has rows of later versions.
     pub(super) fn back_to(&self, version: u32) -> Option<Self> {
         if version >= self.version {
             return None;
@@ -90,7 +90,7 @@ impl TensorVersion {
         Some(self.with_layers(version, self.layers[..n_kept].to_vec()))
     }
 
-    /// Returns the versions and rows of each layer, oldest first.
+    /// Returns the versions and the row count of each layer, oldest first.
     pub(super) fn spans(&self) -> Vec<LayerSpan> {
         let span = |layer: &Arc<Layer>| LayerSpan {
             first: layer.first_version(),
@@ -100,7 +100,7 @@ impl TensorVersion {
         self.layers.iter().map(span).collect()
     }
 
-    /// Returns the oldest of these layers as a tensor of the version that they are of.
+    /// Returns the `n_layers` oldest layers, at the version of the last of them.
     pub(super) fn oldest_layers(&self, n_layers: usize) -> Self {
         if n_layers == self.layers.len() {
             return self.clone();
@@ -110,7 +110,6 @@ impl TensorVersion {
         self.with_layers(version, layers)
     }
 
-    /// Returns the version.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
@@ -122,19 +121,19 @@ impl TensorVersion {
         &self.layers
     }
 
-    /// Returns the segment that has every row.
+    /// Returns the base segment, which has every row.
     #[must_use]
     pub fn base(&self) -> &Arc<Layer> {
         &self.layers[0]
     }
 
-    /// Returns whether no delta is over the segment.
+    /// Returns whether there is no delta over the base segment.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.layers.len() == 1
     }
 
-    /// Returns the number of rows that deltas have, each counted once.
+    /// Returns the number of distinct rows in deltas.
     #[must_use]
     pub fn n_changed(&self) -> u64 {
         self.index.n_rows()
@@ -153,7 +152,7 @@ impl TensorVersion {
         self.layers[self.layer_of(row)].version()
     }
 
-    /// Sorts rows, given with their output rows, by the layers that have them.
+    /// Splits rows, given with their output rows, by the layers that have their newest values.
     pub fn split(&self, rows: &[(RowIdx, u32)], split: &mut LayerRows) {
         split.clear(self.layers.len());
         if self.is_plain() {
@@ -194,13 +193,13 @@ impl TensorVersion {
         Ok(())
     }
 
-    /// Returns whether all rows are read through maps of memory.
+    /// Returns whether all layers are read through memory maps.
     pub(crate) fn is_mapped(&self) -> bool {
         self.layers.iter().all(|layer| layer.reader().as_mapped().is_some())
     }
 }
 
-/// Returns the rows of each delta among these layers.
+/// Returns the rows of each delta among the layers.
 fn rows_of_deltas(layers: &[Arc<Layer>]) -> Vec<&[u32]> {
     layers[1..].iter().map(|layer| layer.segment().listed_rows()).collect()
 }
@@ -212,16 +211,16 @@ impl LayerRows {
         self.by_layer.iter_mut().for_each(Vec::clear);
     }
 
-    /// Returns the position of each layer that has rows, with these rows.
+    /// Yields the position of each layer that has rows, with its rows.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[(RowIdx, u32)])> {
         let lists = self.by_layer[..self.n_layers].iter().map(Vec::as_slice).enumerate();
         lists.filter(|(_, rows)| !rows.is_empty())
     }
 }
 
-/// A file of a tensor and the reader of its rows.
+/// A file of a tensor, with a reader of its rows.
 ///
-/// Holding it is the pin: the file stays while any thread or process holds it.
+/// Holding a layer pins its file, for this process and others.
 #[derive(Debug)]
 pub struct Layer {
     first: u32,
@@ -241,57 +240,55 @@ impl Layer {
         Ok(Arc::new(Self { first, segment, reader }))
     }
 
-    /// Returns the segment.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// Returns the oldest version that it has rows of; for a segment with every row, its own.
+    /// Returns the oldest version whose rows the file has; for a base segment, its own version.
     #[must_use]
     pub fn first_version(&self) -> u32 {
         self.first
     }
 
-    /// Returns the newest version that it has rows of.
+    /// Returns the newest version whose rows the file has.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.segment.identity().version
     }
 
-    /// Returns the number of rows of its file.
+    /// Returns the number of rows in the file.
     pub(super) fn n_rows(&self) -> u64 {
         self.segment.identity().n_rows.into()
     }
 
-    /// Returns the reader of its rows.
     #[must_use]
     pub fn reader(&self) -> &dyn RowReader {
         &*self.reader
     }
 }
 
-/// Which rows a reader sees. Rows that were put and are not committed are seen by no reader.
+/// Which rows a reader sees. No reader sees pending rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     /// The newest committed version of each partition, looked up by each gather.
     #[default]
     Latest,
-    /// A committed version, whatever is put, committed or compacted meanwhile.
+    /// A committed version, unaffected by later puts, commits and compactions.
     At(u32),
 }
 
 /// A view of one tensor of one partition.
 #[derive(Clone, Debug)]
 pub enum TensorView {
-    /// The newest committed version of each moment.
+    /// The newest committed version at each moment.
     Latest(Arc<TensorHandle>),
     /// One version, whose files stay while the view lives.
     At(Arc<TensorVersion>),
 }
 
 impl TensorView {
-    /// Returns the version that a gather reads which begins now.
+    /// Returns the version that a new gather reads.
     #[must_use]
     pub fn version(&self) -> Arc<TensorVersion> {
         match self {
@@ -301,22 +298,22 @@ impl TensorView {
     }
 }
 
-/// All open partitions of a graph at one version, whose files stay while it lives.
+/// All open partitions of a graph at one version; holding this keeps their files.
 #[derive(Debug)]
 pub struct GraphVersion {
     version: VersionId,
-    /// By partition and position of the tensor; no tensors for a partition that was not open.
+    /// By partition and position of the tensor; empty for a partition that was not open.
     tensors: Vec<Vec<Arc<TensorVersion>>>,
 }
 
 impl GraphVersion {
-    /// Returns its number.
+    /// Returns the version number.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version.number
     }
 
-    /// Returns the version; its commit is unknown where the partitions have none in common.
+    /// Returns the version with its commit, which is unknown if the partitions have none in common.
     #[must_use]
     pub fn version_id(&self) -> VersionId {
         self.version
@@ -330,7 +327,7 @@ impl GraphVersion {
 }
 
 impl GraphHandle {
-    /// Opens a file that no record names yet, as [`Layer::open`] does; removes it where that fails.
+    /// Like [`Layer::open`], for a file that no record names yet, which is removed on failure.
     pub(super) fn open_written(
         &self,
         segment: Segment,
@@ -343,9 +340,9 @@ impl GraphHandle {
 
     /// Pins a committed version of all open partitions.
     ///
-    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
-    /// layers were folded into later ones. Fails with [`StoreError::HistoriesDiffer`] where two
-    /// partitions have made it by different commits.
+    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, or whose layers
+    /// were folded into later ones. Fails with [`StoreError::HistoriesDiffer`] if two partitions
+    /// made the version by different commits.
     pub fn pin(&self, version: u32) -> Result<GraphVersion, StoreError> {
         let parts = self.now();
         let mut tensors = vec![Vec::new(); parts.len()];

@@ -34,7 +34,7 @@ fn an_impossible_move_is_refused_before_anything_is_fetched() {
     assert!(told.contains("name two servers"), "{told}");
     let typo = two.folders[1].with_file_name("typo");
     let told = error_of(plan(&source, 1, &typo, Some(&target)));
-    assert!(told.contains("it is of another folder"), "{told}");
+    assert!(told.contains("the copy is in another folder"), "{told}");
     assert!(testing::names_in(&typo).is_empty(), "what was begun is removed");
     let keep = TransferPlan { keep: true, ..plan(&source, 1, &two.folders[1], Some(&target)) };
     let told = error_of(keep);

@@ -24,11 +24,11 @@ use crate::puts::{Next, PutKey};
 use crate::rows::wrong_server;
 use crate::stats::count;
 
-/// Pause before a switch that has failed is tried again.
+/// Pause before a failed switch is retried.
 pub(super) const SWITCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Shard {
-    /// Checks a push before its body is read, and takes room for it until the permit is dropped;
+    /// Checks a push before its body is read. Reserves memory until the permit is dropped, and
     /// lends buffers within that.
     pub(crate) fn admit_push(
         &self,
@@ -38,10 +38,10 @@ impl Shard {
         self.check_writable()?;
         let (n_rows, row_bytes) = (push.n_rows as usize, self.tensor(push.tensor)?.row_bytes);
         if n_rows == 0 {
-            return Err(failure(FailureCode::Invalid, "a piece of a put without rows"));
+            return Err(failure(FailureCode::Invalid, "a piece of a put has no rows"));
         }
         if n_rows > ROWS_PER_PUSH_MAX {
-            let message = format!("{n_rows} rows in one push; send {ROWS_PER_PUSH_MAX} at most");
+            let message = format!("{n_rows} rows in one push, the limit is {ROWS_PER_PUSH_MAX}");
             return Err(failure(FailureCode::TooLarge, message));
         }
         let expected = n_rows * (size_of::<NodeId>() + row_bytes);
@@ -56,8 +56,8 @@ impl Shard {
         Ok((self.take_room(PullKind::Vector, n_bytes)?, self.buffers.lend(n_bytes)))
     }
 
-    /// Keeps a piece of a put; with the last piece, puts all of them. Returns the version that they
-    /// are for, or 0 after a piece that is not the last.
+    /// Stages a piece of a put. With the last piece, writes all rows as pending rows. Returns the
+    /// version that will include them, or 0 after any other piece.
     pub(crate) async fn push(
         self: &Rc<Self>,
         push: Push,
@@ -66,17 +66,17 @@ impl Shard {
     ) -> Result<u32, Failure> {
         let shard = Rc::clone(self);
         to_its_end(async move {
-            // Until the rows are written, whether or not the client waits for that.
+            // Held until the rows are written, even if the client no longer waits.
             let _room = room;
             shard.push_all(push, buffers).await
         })
         .await
     }
 
-    /// Takes a step of the commit of version `version`, unless it is committed already. Returns the
-    /// newest version, or after the first step the newest that rows were put for before, and the
-    /// label of the commit: after the first step that which this server has fixed. It runs to its
-    /// end whether or not the client waits for it.
+    /// Runs a step of the commit of `version`, unless the version is committed already. The first
+    /// step returns the newest version that rows were put for before it, and the label that this
+    /// server fixed for the commit. The second returns the newest version and the label of its
+    /// commit. Runs to completion even if the client no longer waits.
     pub(crate) async fn commit(
         self: &Rc<Self>,
         version: u32,
@@ -87,8 +87,8 @@ impl Shard {
         to_its_end(async move { shard.commit_now(version, step, label).await }).await
     }
 
-    /// Makes the version durable, then has every shard read it: a pull that begins after the answer
-    /// sees it.
+    /// Makes the version durable, then switches every shard to it, so that a pull that begins after
+    /// the reply reads it.
     async fn commit_now(
         self: &Rc<Self>,
         version: u32,
@@ -110,7 +110,7 @@ impl Shard {
         let commit = move || {
             partitions.keep_newest();
             if step == CommitStep::Prepare {
-                // First: puts of other clients continue, for the version after.
+                // Read first: later puts of other clients go into the version after.
                 let pending = partitions.live.pending_version();
                 let fixed = partitions.live.prepare(asked)?;
                 return Ok(VersionId::new(pending.max(version), fixed));
@@ -122,12 +122,13 @@ impl Shard {
             Ok(committed)
         };
         let committed = self.plan.threads.writes.call(commit)?.await?;
-        // What has failed may have reached some partitions.
+        // A failed commit may have published on some partitions.
         let refreshed = self.refresh_everywhere(None).await;
         let committed = committed.map_err(store_failure)?;
         refreshed.map_err(|reason| {
             let message = format!(
-                "the commit is durable, and a shard reads the version before ({reason}); ask again"
+                "the commit is durable, but a shard still serves the previous version ({reason}); \
+                 ask again"
             );
             failure(FailureCode::Overloaded, message)
         })?;
@@ -135,27 +136,27 @@ impl Shard {
         Ok((committed.number, label))
     }
 
-    /// Has all pulls read the newest version of a partition, or of all, from now on. A partition
-    /// whose version a shard cannot open is read at the version before; others are not kept from
-    /// theirs. After a failure that is tried again in the background.
+    /// Switches all shards to the newest version of a partition, or of all. If a shard cannot open
+    /// a partition's version, that partition stays at its previous version and the others switch. A
+    /// failed switch is retried in the background.
     pub(super) async fn refresh_everywhere(
         self: &Rc<Self>,
         part: Option<PartId>,
     ) -> Result<(), Failure> {
         let refreshed = self.refresh_once(part).await;
         if let Err(reason) = &refreshed {
-            warn!(shard = self.id, %reason, "a shard reads the version before");
+            warn!(shard = self.id, %reason, "shard still serves the previous version");
             self.refresh_later();
         }
         refreshed
     }
 
-    /// Has all shards read what is committed as soon as they can.
+    /// Retries the switch of all shards in the background until it succeeds.
     fn refresh_later(self: &Rc<Self>) {
         if self.is_refreshing.replace(true) {
             return;
         }
-        // Weak: the shard may end meanwhile.
+        // Weak: the shard may end during the pause.
         let shard = Rc::downgrade(self);
         self.spawn_guarded("a switch to a version", async move {
             loop {
@@ -163,7 +164,7 @@ impl Shard {
                 let Some(shard) = shard.upgrade().filter(|shard| !shard.is_ending()) else {
                     return;
                 };
-                // The reason was reported.
+                // The first failure was logged; retries are not.
                 drop(shard.refresh_once(None).await);
                 if !shard.plan.partitions.is_behind() {
                     return shard.is_refreshing.set(false);
@@ -184,9 +185,9 @@ impl Shard {
         failed.into_iter().next().map_or(Ok(()), |(_, refusal)| Err(refusal))
     }
 
-    /// Has this shard keep the newest version of a partition, or of all that are open, in its
-    /// tiers. A partition that comes back takes commits before it is served. Returns the partitions
-    /// whose version before is still kept.
+    /// Switches this shard's tiers to the newest version of a partition, or of all open ones. That
+    /// includes a partition that is open but not served yet. Returns the partitions that stay at
+    /// their previous version.
     pub(super) async fn refresh(&self, part: Option<PartId>) -> Vec<(PartId, Failure)> {
         let (partitions, mut failed) = (&self.plan.partitions, Vec::new());
         for (part, _) in partitions.committed(part) {
@@ -199,13 +200,13 @@ impl Shard {
         failed
     }
 
-    /// Starts a compaction, or joins one that waits to start; returns its number.
+    /// Requests a compaction, or joins one that has not started; returns its number.
     pub(crate) fn compact(&self) -> Result<u64, Failure> {
         self.check_writable()?;
         Ok(self.plan.runs.ask(Folding::All))
     }
 
-    /// Keeps a piece, or puts all of them: durable then, and seen by no pull until a commit.
+    /// Stages a piece, or writes all pieces: durable then, but not visible before a commit.
     async fn push_all(&self, push: Push, mut buffers: Buffers) -> Result<u32, Failure> {
         let part = self.check_one_part(&buffers.ids)?;
         let key = PutKey { id: push.put, part };
@@ -223,7 +224,7 @@ impl Shard {
         Ok(version)
     }
 
-    /// Puts all rows of a put by one write.
+    /// Writes all rows of a put at once.
     async fn put_whole(&self, key: PutKey, tensor: u16, rows: Buffers) -> Result<u32, Failure> {
         let puts = &self.plan.partitions.puts;
         let place = match self.plan.threads.writes.place() {
@@ -236,7 +237,7 @@ impl Shard {
         let partitions = Arc::clone(&self.plan.partitions);
         let put = move || {
             let name = &partitions.tensors[usize::from(tensor)].description.name;
-            // A put whose answer was lost with an earlier server is not done again.
+            // A put whose reply was lost when the server restarted is not written twice.
             let put = partitions.live.put_rows_once(key.id, name, &rows.ids, &rows.frame);
             (put, rows)
         };
@@ -259,7 +260,8 @@ impl Shard {
         Ok(version)
     }
 
-    /// Fails unless all ids are of one partition, and that is here: what is put all or not at all.
+    /// Returns the partition of all ids; fails unless it is one partition, and served here. A put
+    /// is atomic within a partition.
     fn check_one_part(&self, ids: &[NodeId]) -> Result<PartId, Failure> {
         let partitions = &*self.plan.partitions;
         let first = *ids.first().expect("a piece has rows");
@@ -287,7 +289,7 @@ impl Shard {
             let message = format!("this server follows {writers}, which takes puts and commits");
             return Err(failure(FailureCode::ReadOnly, message));
         }
-        let message = "the server takes no updates; start it writable, or write to one that is";
+        let message = "the server is read-only; start it writable, or write to one that is";
         Err(failure(FailureCode::ReadOnly, message))
     }
 }

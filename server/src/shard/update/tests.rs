@@ -32,7 +32,7 @@ fn serve(graph: &Path) -> (Server, PlainConnection) {
     (server, PlainConnection::open(&address))
 }
 
-/// Bulk that holds room for as long as it likes: it has announced ids that it does not send.
+/// Holds bulk memory indefinitely: it announces ids and never sends them.
 fn announce(address: &str, n_ids: usize) -> PlainConnection {
     let mut holder = PlainConnection::open(address);
     let body = RequestBody::Pull { tensor: 0, kind: PullKind::Vector };
@@ -63,7 +63,7 @@ fn a_sync_pull_has_room_while_bulk_holds_all_of_its_own() {
         plain.ask(RequestBody::Pull { tensor: 0, kind }, &[NodeId(7)]);
         plain.answer()
     };
-    // Until all of them have been heard.
+    // Until the server has read all announcements.
     let refusal = loop {
         if let (Reply::Failure(refusal), _) = pull(PullKind::Vector) {
             break refusal;
@@ -112,9 +112,9 @@ fn a_shard_that_cannot_open_a_version_reads_it_later_without_another_commit() {
     server.stop().unwrap();
 }
 
-/// A commit that ends while another has published a version promises its own alone.
+/// A commit that ends while another one has published a later version vouches only for its own.
 #[test]
-fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
+fn a_version_is_acknowledged_once_all_shards_read_it_and_not_before() {
     let dir = tempfile::tempdir().unwrap();
     let graph = import(dir.path(), 100);
     let (server, mut first) = serve(&graph);
@@ -139,10 +139,10 @@ fn a_version_is_promised_when_all_shards_read_it_and_not_before() {
     server.stop().unwrap();
 }
 
-/// An answer names the version that it was read at: what is committed, and not served yet, would
-/// have the reader refused the next time.
+/// A reply names the version that was read. If it named a committed version that is not served yet,
+/// the server would refuse the reader's next pull.
 #[test]
-fn readers_are_answered_while_shards_have_not_come_to_a_version() {
+fn readers_are_served_while_shards_switch_to_a_version() {
     let dir = tempfile::tempdir().unwrap();
     let graph = import(dir.path(), 100);
     let (server, mut plain) = serve(&graph);
@@ -165,7 +165,7 @@ fn readers_are_answered_while_shards_have_not_come_to_a_version() {
     fault.wait_for(2);
     check(0);
     check(0);
-    assert_eq!(plain_version(&server), 1, "what is described is served");
+    assert_eq!(plain_version(&server), 1, "the described version is served");
     drop(fault);
     assert!(matches!(plain.answer().0, Reply::Committed { version: 2, .. }));
     check(1);
@@ -180,7 +180,7 @@ fn plain_version(server: &Server) -> u32 {
 }
 
 #[test]
-fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
+fn a_full_queue_of_writes_keeps_the_received_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let (server, mut plain) = serve(&import(dir.path(), 100));
     let piece = |at: u32| {
@@ -202,7 +202,7 @@ fn a_full_queue_of_writes_keeps_the_pieces_that_have_come() {
         let gate = Arc::clone(&gate);
         match server.plan.threads.writes.call(move || drop(gate.lock().unwrap())) {
             Ok(_) => n_calls += 1,
-            // All threads have taken one.
+            // Every thread runs one.
             Err(_) if n_calls >= WRITE_THREADS + CALLS_WAITING_MAX => break,
             Err(_) => std::thread::yield_now(),
         }
@@ -256,16 +256,16 @@ fn pull(
     }
 }
 
-/// Puts and commits version `version`, whose rows are those of the turn before it.
+/// Puts and commits version `version`, with the rows of turn `version - 1`.
 fn commit_next(server: &Server, plain: &mut PlainConnection, version: u32) {
     put(&server.plan.partitions.live, 100, version - 1);
     plain.ask(commit(version), &[]);
     assert!(matches!(plain.answer().0, Reply::Committed { .. }));
 }
 
-/// The later version that the server has now does not show by which commit it made the one before.
+/// The server's later version does not show which commit made the earlier one.
 #[test]
-fn a_version_that_was_seen_of_another_commit_is_refused_after_the_next_one_too() {
+fn a_version_of_another_commit_is_refused_after_the_next_one_too() {
     let dir = tempfile::tempdir().unwrap();
     let graph = import(dir.path(), 100);
     let (server, mut plain) = serve(&graph);
@@ -281,14 +281,14 @@ fn a_version_that_was_seen_of_another_commit_is_refused_after_the_next_one_too()
     };
     check(&server, &mut plain);
     server.stop().unwrap();
-    // What it has served before is in its catalog alone.
+    // After the restart only the catalog knows the commits of served versions.
     let (server, mut plain) = serve(&graph);
     check(&server, &mut plain);
     server.stop().unwrap();
 }
 
 #[test]
-fn a_version_that_a_pull_names_stays_whatever_is_committed_since() {
+fn a_version_that_a_pull_names_is_kept_across_later_commits() {
     let dir = tempfile::tempdir().unwrap();
     let (server, mut plain) = serve(&import(dir.path(), 100));
     assert_eq!(pull(&mut plain, 1, VersionTag::default()), Ok(row(7, 0).to_vec()));
@@ -299,13 +299,13 @@ fn a_version_that_a_pull_names_stays_whatever_is_committed_since() {
     live.compact(None, None, Folding::All, &mut |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(pull(&mut plain, 1, VersionTag::default()), Ok(row(7, 0).to_vec()));
     let unnamed = pull(&mut plain, 2, VersionTag::default());
-    assert_eq!(unnamed, Err(FailureCode::OtherVersion), "others were the newest since");
+    assert_eq!(unnamed, Err(FailureCode::OtherVersion), "later versions were the newest since");
     server.stop().unwrap();
 }
 
-/// Two clients that commit at once have drawn an id each, and the first step has fixed one.
+/// Two concurrent commits have drawn an id each; the first step has fixed one of them.
 #[test]
-fn a_commit_answers_with_the_id_that_it_has() {
+fn a_commit_replies_with_its_fixed_id() {
     let dir = tempfile::tempdir().unwrap();
     let (server, mut plain) = serve(&import(dir.path(), 100));
     put(&server.plan.partitions.live, 100, 1);

@@ -1,4 +1,4 @@
-//! A further tensor of a graph, from a source with a row for each external id.
+//! Import of a further tensor into an existing graph.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::source::{TensorSource, check_source};
 
 impl GraphHandle {
     /// Adds the rows of `source` as tensor `name` to the partitions that are on this machine, all
-    /// of which must be open. Returns the graph with it. The source has a row for each external id.
-    /// Where other machines have partitions, each adds the tensor to its own.
+    /// of which must be open, and returns the graph with the tensor. The source has a row for each
+    /// external id. If partitions are on other machines, each machine adds the tensor to its own.
     ///
-    /// Memory: 4 bytes per node of the largest partition, and that of an import. `progress`
+    /// Memory: 4 bytes per node of the largest partition, plus the memory of an import. `progress`
     /// receives rows done and rows in all.
     pub fn import_tensor(
         self: &Arc<Self>,
@@ -69,8 +69,8 @@ impl GraphHandle {
     }
 }
 
-/// Returns the nodes of ascending `ranges`, one after the other, `n` of them from the one at
-/// `first` on.
+/// Returns `n` nodes of the ascending `ranges`, starting at position `first` of their
+/// concatenation.
 fn nodes_from(ranges: &[Range<u32>], first: u32, n: u32) -> Vec<NodeId> {
     let (mut skipped, mut nodes) = (first, Vec::with_capacity(n as usize));
     for range in ranges {

@@ -1,17 +1,17 @@
-//! Tensors that come to a graph and go from it.
+//! Addition and removal of tensors in an existing graph.
 //!
-//! Crash argument for a tensor that comes:
+//! Crash argument for an added tensor:
 //!
-//! 1. Each partition's rows are written into a segment, which is synced and moved to its name. The
-//!    partition's catalog records it as new: no reader looks there yet.
+//! 1. Each partition's rows are written into a segment, which is synced and renamed. The
+//! partition's catalog records the segment as new: no reader looks there yet.
 //! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all
-//!    partitions.
-//! 3. The catalogs record the segments as any other, with the new text of `graph.toml`.
+//! partitions.
+//! 3. The catalogs record the segments like any other, together with the new text of `graph.toml`.
 //!
 //! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list. The
-//! next opening for writing removes the records and moves the files to quarantine. After it readers
-//! find the segments under either kind of record. A tensor that goes is taken out of `graph.toml`
-//! first.
+//! next opening for writing removes the records and quarantines the files. After step 2 readers
+//! find the segments under either kind of record. A tensor that is dropped is removed from
+//! `graph.toml` first.
 
 mod imported;
 
@@ -41,13 +41,13 @@ use crate::segment::{SegmentIdentity, SegmentWriter};
 use crate::tensor::TensorSpec;
 use crate::transfer::Arrival;
 
-/// The version of a new tensor's segment: every version of the graph has the tensor.
+/// Version of a new tensor's segment: every version of the graph has the tensor.
 const FIRST_VERSION: u32 = 1;
 
-/// A tensor of an existing graph that is written row by row.
+/// A new tensor of an existing graph, written row by row.
 ///
-/// Rows come in the order of node ids, over the open partitions. Nothing of it is visible before
-/// [`NewTensor::finish`]; dropped before, it leaves nothing.
+/// Rows are in the order of node ids, over the open partitions. Nothing is visible before
+/// [`NewTensor::finish`]; dropping it earlier leaves nothing.
 ///
 /// Memory: that of one [`SegmentWriter`].
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub struct NewTensor {
     spec: TensorSpec,
     codec: SegmentCodec,
     parts: Vec<Arc<PartHandle>>,
-    /// The segment that is being written, and bytes of rows that it still takes.
+    /// The segment that is being written, and the bytes of rows that are still missing.
     open: Option<(SegmentWriter, Staged, u64)>,
     written: Vec<Staged>,
 }
@@ -71,10 +71,10 @@ struct Staged {
 }
 
 impl GraphHandle {
-    /// Begins a tensor called `name` in the open partitions; `codec` says how its rows are stored.
+    /// Begins a tensor in the open partitions; `codec` selects how its rows are stored.
     ///
-    /// Fails unless the graph is open for writing, for a name that it has, and while another tensor
-    /// of this name is being written.
+    /// Fails unless the graph is open for writing, if it has a tensor of this name, and while
+    /// another tensor of this name is being written.
     pub fn new_tensor(
         self: &Arc<Self>,
         spec: TensorSpec,
@@ -84,10 +84,10 @@ impl GraphHandle {
         if !self.coming().insert(spec.name.clone()) {
             return Err(refused(
                 &spec.name,
-                "another of this name is being written; end that first",
+                "another tensor of this name is being written; finish that one first",
             ));
         }
-        // What a drop that failed midway has left there: the new files have the same names.
+        // A drop that failed midway may have left garbage with the file names of the new tensor.
         self.garbage().retain(|retired| !retired.is_of(&spec.name));
         let parts = self.open_parts();
         let live = Arc::clone(self);
@@ -97,13 +97,13 @@ impl GraphHandle {
         Ok(NewTensor { live, spec, codec, parts, open: None, written: Vec::new() })
     }
 
-    /// Removes a tensor with all of its versions and rows from the open partitions; returns the
-    /// graph without it. Views that have its files open read them to their end; the room of the
+    /// Removes a tensor with all its versions and rows from the open partitions; returns the graph
+    /// without it. Views that have its files open can read them to their end. The space of the
     /// files is free once this graph is closed.
     ///
     /// Fails with [`StoreError::Fixed`] for `external_id`, with [`StoreError::Busy`] while a
-    /// partition is copied, and with [`StoreError::TensorRefused`] while one comes here. Waits for
-    /// the compaction and the commit that run.
+    /// partition is being copied, and with [`StoreError::TensorRefused`] while a partition is
+    /// arriving. Waits for a running compaction or commit.
     pub fn drop_tensor(&self, name: &str) -> Result<Graph, StoreError> {
         self.check_process()?;
         check_may_go(name)?;
@@ -119,7 +119,7 @@ impl GraphHandle {
         let mut changed = self.stored()?.meta().clone();
         changed.drop_tensor(name);
         let replaced = replace_meta(&self.graph, &changed);
-        // A replacement may fail after the switch: nothing is put to a tensor that may be gone.
+        // The replacement may fail after the switch: a tensor that may be dropped accepts no puts.
         let is_listed = |stored: Graph| stored.meta().tensor(name).is_some();
         if replaced.is_ok() || !self.stored().is_ok_and(is_listed) {
             parts.iter().for_each(|part| part.tensors[position].set_dropped());
@@ -132,23 +132,23 @@ impl GraphHandle {
                 remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
             }
         }
-        // A new tensor of this name may have files of these names.
+        // A new tensor of this name may reuse these file names.
         let gone: Vec<Retired> = garbage.extract_if(.., |it| it.is_of(name)).collect();
         gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
         Ok(graph)
     }
 
-    /// Makes the catalogs of `parts` agree with `graph.toml`. Otherwise what a failed drop of a
-    /// tensor has left there would cover a new tensor of the name.
+    /// Makes the catalogs of `parts` agree with `graph.toml`. Otherwise leftovers of a failed drop
+    /// would shadow a new tensor of the same name.
     fn settle_all(&self, parts: &[Arc<PartHandle>]) -> Result<(), StoreError> {
         let _alone = self.commits();
         parts.iter().try_for_each(|it| settle(&self.graph, it.part, &it.catalog).map(drop))
     }
 
-    /// Keeps partitions from beginning to come here until the lock is dropped: they come with the
-    /// tensors that the folder has then.
+    /// Prevents new arrivals of partitions until the guard is dropped, because they arrive with the
+    /// tensors that the folder has at that time.
     ///
-    /// Fails with [`StoreError::TensorRefused`] for `tensor` while one is on its way.
+    /// Fails with [`StoreError::TensorRefused`] for `tensor` while a partition is arriving.
     fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
         let dir = self.graph.dir();
         let guard = lock_folder(&**self.graph.device(), dir)?;
@@ -156,13 +156,13 @@ impl GraphHandle {
             return Ok(guard);
         };
         let reason = format!(
-            "a partition is on its way to this folder with the tensors that there are, in {coming}; run \
-             its `lode transfer` to the end first, or remove that where the source still has the partition"
+            "a partition is arriving in this folder with the present tensors, in {coming}; finish \
+             its transfer first, or remove that folder if the source still has the partition"
         );
         Err(refused(tensor, reason))
     }
 
-    /// Returns the graph as its description is on disk now.
+    /// Opens the graph with its current description on disk.
     fn stored(&self) -> Result<Graph, StoreError> {
         Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
     }
@@ -171,8 +171,8 @@ impl GraphHandle {
         self.coming.lock().ignore_poison()
     }
 
-    /// Fails for a partition on this machine that is not open: the graph's description holds for
-    /// all.
+    /// Fails if a partition on this machine is not open, because the graph's description applies to
+    /// all partitions.
     fn check_all_open(&self) -> Result<(), StoreError> {
         let is_closed = |part: &PartId| !self.parts().any(|open| open == *part);
         match self.graph.local_parts().into_iter().find(is_closed) {
@@ -187,22 +187,20 @@ impl GraphHandle {
         spec.check().map_err(|error| refused(&error.to_string()))?;
         let stored = self.stored()?;
         if stored.meta().tensor(&spec.name).is_some() || spec.name == EXTERNAL_ID_TENSOR {
-            return Err(refused("the graph has a tensor of this name"));
+            return Err(refused("the graph already has a tensor of this name"));
         }
         self.check_all_open()?;
         if stored.meta().tensors.len() >= MAX_TENSORS {
-            return Err(refused(&format!(
-                "the graph has {MAX_TENSORS} tensors, the most there may be"
-            )));
+            return Err(refused(&format!("the graph has {MAX_TENSORS} tensors, the limit")));
         }
         Ok(())
     }
 }
 
-/// Removes a tensor as [`GraphHandle::drop_tensor`] does.
+/// Like [`GraphHandle::drop_tensor`], for a graph that is not open.
 ///
-/// Opens all partitions that are here for writing meanwhile, and fails with [`StoreError::Locked`]
-/// while another process has one.
+/// Opens all partitions that are here for writing, and fails with [`StoreError::Locked`] while
+/// another process has one open.
 pub fn drop_tensor(graph: Graph, name: &str) -> Result<Graph, StoreError> {
     graph.tensor(name)?;
     check_may_go(name)?;
@@ -222,16 +220,17 @@ fn check_may_go(name: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Partitions of which no copy begins while this is held: it would have tensors of another time.
+/// Prevents new copies of partitions while it is held: such a copy would have other tensors than
+/// the graph.
 struct Uncopied<'a>(Vec<&'a PartHandle>);
 
 impl<'a> Uncopied<'a> {
-    /// Fails with [`StoreError::Busy`] while one of them is copied.
+    /// Fails with [`StoreError::Busy`] while one of the partitions is being copied.
     fn hold(parts: &'a [Arc<PartHandle>]) -> Result<Self, StoreError> {
         let mut held = Self(Vec::with_capacity(parts.len()));
         for part in parts {
             if !part.transfer.begin_copy() {
-                return Err(busy(part.part, "a copy of it is under way"));
+                return Err(busy(part.part, "a copy of it is in progress"));
             }
             held.0.push(part);
         }
@@ -246,7 +245,7 @@ impl Drop for Uncopied<'_> {
 }
 
 impl NewTensor {
-    /// Returns the rows that still have to come.
+    /// Returns the number of rows that are still missing.
     #[must_use]
     pub fn rows_left(&self) -> u64 {
         let rows = |part: &Arc<PartHandle>| self.live.graph.book().range(part.part).len() as u64;
@@ -256,14 +255,14 @@ impl NewTensor {
         open + self.parts[n_begun.min(self.parts.len())..].iter().map(rows).sum::<u64>()
     }
 
-    /// Appends whole rows, or any part of the rows' bytes; the cuts do not matter.
+    /// Appends bytes of rows; a call may end within a row.
     ///
-    /// Fails with [`StoreError::TensorRefused`] for more bytes than the nodes' rows have.
+    /// Fails with [`StoreError::TensorRefused`] for more bytes than all rows have.
     pub fn write_rows(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         while !bytes.is_empty() {
             self.open_next()?;
             let Some((writer, _, left)) = &mut self.open else {
-                let reason = format!("{} bytes came after the last node's row", bytes.len());
+                let reason = format!("{} bytes follow the last node's row", bytes.len());
                 return Err(refused(&self.spec.name, reason));
             };
             let n = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
@@ -274,13 +273,13 @@ impl NewTensor {
         Ok(())
     }
 
-    /// Makes the tensor part of the graph, which it returns. It is then on disk, in the open
-    /// partitions, and in every opening from now on.
+    /// Adds the tensor to the graph, and returns the graph. The tensor is then on disk, in the open
+    /// partitions, and visible to later openings.
     ///
-    /// Fails with [`StoreError::TensorRefused`] where rows are missing, or partitions came or went
-    /// since it was begun, and with [`StoreError::Busy`] while one is copied. Nothing is left then,
-    /// nor after an error of a catalog. Where `graph.toml` could not be replaced, the tensor may be
-    /// there.
+    /// Fails with [`StoreError::TensorRefused`] if rows are missing, or if partitions were added or
+    /// removed since the begin, and with [`StoreError::Busy`] while a partition is being copied.
+    /// Then, and after an error of a catalog, nothing is left. If `graph.toml` could not be
+    /// replaced, the tensor may exist.
     pub fn finish(mut self) -> Result<Graph, StoreError> {
         self.open_next()?;
         if self.rows_left() > 0 {
@@ -294,12 +293,12 @@ impl NewTensor {
         let _uncopied = Uncopied::hold(&parts)?;
         let is_open = |(part, open): (&Arc<PartHandle>, &Arc<PartHandle>)| Arc::ptr_eq(part, open);
         if parts.len() != self.parts.len() || !self.parts.iter().zip(&parts).all(is_open) {
-            let reason = "partitions came or went while it was written; write it again";
+            let reason = "partitions changed during the write; write the tensor again";
             return Err(refused(&self.spec.name, reason));
         }
         let _no_arrival = live.hold_arrivals(&self.spec.name)?;
-        // Opened before the switch: after it nothing can fail but records that the next start
-        // makes.
+        // Opened before the switch, so that nothing can fail after it but records, which the next
+        // opening for writing repairs.
         let opened = self.written.iter().map(|staged| staged.open(&live));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
         for staged in &self.written {
@@ -312,23 +311,27 @@ impl NewTensor {
         let graph = replaced.inspect_err(|_| self.keep_if_listed())?;
         let written = std::mem::take(&mut self.written);
         {
-            // A put finds its tensor by the position in one partition, and uses it in all.
+            // A put looks up its tensor's position in one partition and uses it in all.
             let _no_put = live.gate.write().ignore_poison();
             for (staged, tensor) in written.iter().zip(opened) {
                 staged.part.tensors.push(tensor);
             }
         }
         for staged in written {
-            // Readers find its segment as it is, and the next opening for writing settles it.
+            // Readers find the segment by its present record, and the next opening for writing
+            // settles it.
             let (text, catalog) = (graph.meta().to_text(), &staged.part.catalog);
             if let Err(error) = catalog.settle_tensors(&text, &[&self.spec.name]) {
-                tracing::warn!("{error}; tensor `{}` is there all the same", self.spec.name);
+                tracing::warn!(
+                    "{error}; tensor `{}` was added, and the next start repairs its record",
+                    self.spec.name
+                );
             }
         }
         Ok(graph)
     }
 
-    /// Keeps what is written unless `graph.toml` certainly does not list the tensor: its
+    /// Keeps the written files unless `graph.toml` certainly does not list the tensor: its
     /// replacement may have failed after the switch.
     fn keep_if_listed(&mut self) {
         if !self.live.stored().is_ok_and(|stored| stored.meta().tensor(&self.spec.name).is_none()) {
@@ -336,7 +339,7 @@ impl NewTensor {
         }
     }
 
-    /// Ends the segment whose rows have all come, and begins the next ones until one takes rows.
+    /// Finishes a complete segment, and begins the next ones until one needs rows.
     fn open_next(&mut self) -> Result<(), StoreError> {
         loop {
             match self.open.take() {
@@ -368,7 +371,7 @@ impl NewTensor {
         let (file, digest) = (segment_file(&self.spec.name, FIRST_VERSION), [0; 32]);
         let staged = Staged { part: Arc::clone(part), identity, file, digest };
         let path = graph.part_dir(part.part).join(&staged.file);
-        // Of a tensor that was dropped, and is still read from; or of an unknown one.
+        // The file belongs to a dropped tensor that a view still reads, or to an unknown one.
         if graph.device().exists(&path) {
             quarantine(&**graph.device(), &path)?;
         }
@@ -396,7 +399,7 @@ impl Staged {
         SegmentRecord::new(&self.identity, self.digest, self.file.clone())
     }
 
-    /// Opens a whole file that no record names yet.
+    /// Opens a complete file that no record names yet.
     fn open(&self, live: &GraphHandle) -> Result<Arc<TensorHandle>, StoreError> {
         let (part, spec) = (&self.part, &self.identity.tensor);
         let segment = live.graph.open_base(part.part, spec, FIRST_VERSION, &self.record())?;
@@ -407,7 +410,7 @@ impl Staged {
         Ok(Arc::new(TensorHandle::new(spec.clone(), uuid, catalog, current)))
     }
 
-    /// Moves a whole file to its name, durably; removes it where that fails.
+    /// Renames a complete file, durably; removes it on failure.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
         let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
@@ -417,7 +420,7 @@ impl Staged {
             .inspect_err(|_| self.remove(graph))
     }
 
-    /// Removes what is written of it; the next opening for writing does it where that fails.
+    /// Removes the written files. If that fails, the next opening for writing removes them.
     fn remove(&self, graph: &Graph) {
         let dir = graph.part_dir(self.part.part);
         for path in [dir.join(self.temporary()), dir.join(&self.file)] {
@@ -426,18 +429,18 @@ impl Staged {
     }
 }
 
-/// Puts another `graph.toml` in the place of the graph's, whole or not at all, and opens it.
+/// Replaces the graph's `graph.toml` atomically, and opens the graph.
 fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
     let path = graph.dir().join(META_FILE);
     replace_file(&**graph.device(), &path, meta.to_text().as_bytes())?;
     Graph::open_on(Arc::clone(graph.device()), graph.dir())
 }
 
-/// Brings a catalog in step with `graph.toml` after an addition or a drop of a tensor was cut off.
-/// Records of tensors that it does not list go, and their files to quarantine. Returns the graph as
-/// it is stored.
+/// Makes a catalog agree with `graph.toml` after an interrupted addition or drop of a tensor.
+/// Removes records of tensors that `graph.toml` does not list, and quarantines their files. Returns
+/// the graph as stored.
 pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
-    // As it is now: a tensor may have come or gone since the graph was opened.
+    // Read again, because tensors may have been added or dropped since the graph was opened.
     let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
     let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();
     let text = stored.meta().to_text();
@@ -457,10 +460,10 @@ pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<G
     Ok(stored)
 }
 
-/// Moves a file of a tensor that `graph.toml` does not list to quarantine.
+/// Quarantines a file of a tensor that `graph.toml` does not list.
 pub(super) fn set_unlisted_aside(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
     let to = quarantine(device, path)?;
     let (path, to) = (path.display(), to.display());
-    tracing::warn!("{path}: of a tensor that graph.toml does not list; moved to {to}");
+    tracing::warn!("{path}: its tensor is not in graph.toml; moved to {to}");
     Ok(())
 }

@@ -13,14 +13,14 @@ fn duration() -> Duration {
     Duration::from_millis(if std::env::var_os("LODE_LONG").is_some() { 20_000 } else { 1500 })
 }
 
-/// History of a node: acknowledged puts, and puts that were begun.
+/// Puts of a node: the last begun and the last acknowledged one.
 #[derive(Default)]
 struct Progress {
     begun: AtomicU32,
     acknowledged: AtomicU32,
 }
 
-/// Returns the rows of 8 bytes: a number that only grows, twice.
+/// Returns the number in each row, which only grows and is repeated through the row.
 fn gather(store: &EmbeddedStore) -> Vec<u32> {
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut out = vec![0u8; ids.len() * 99];
@@ -38,7 +38,7 @@ fn row(number: u32) -> Vec<u8> {
     bytes.iter().copied().cycle().take(99).collect()
 }
 
-/// Puts and commits growing numbers to its own share of the nodes.
+/// Puts and commits growing numbers to a share of the nodes.
 fn write(live: &GraphHandle, nodes: &[Progress], share: u32, stop: &AtomicBool) {
     let mine: Vec<u32> = (0..N_NODES).filter(|node| node % N_WRITERS == share).collect();
     let (_stopping, mut number) = (Stop(stop), 0);
@@ -53,8 +53,8 @@ fn write(live: &GraphHandle, nodes: &[Progress], share: u32, stop: &AtomicBool) 
     }
 }
 
-/// Checks that every row of the latest is at least what was acknowledged before, and at most what
-/// was begun after. Returns the number of gathers.
+/// Checks that each gathered row lies between the last put acknowledged before the gather and the
+/// last one begun before its check. Returns the number of gathers.
 fn read_latest(live: &Arc<GraphHandle>, nodes: &[Progress], stop: &AtomicBool) -> u32 {
     let (_stopping, store) = (Stop(stop), latest(live));
     let mut n_gathers = 0;
@@ -72,12 +72,12 @@ fn read_latest(live: &Arc<GraphHandle>, nodes: &[Progress], stop: &AtomicBool) -
     n_gathers
 }
 
-/// Checks that a pinned view never changes, and that versions only grow.
+/// Checks that a pinned view never changes, and that later views never go back.
 fn read_pinned(live: &Arc<GraphHandle>, stop: &AtomicBool) -> u32 {
     let _stopping = Stop(stop);
     let (mut n_pins, mut before) = (0, vec![0; N_NODES as usize]);
     while !stop.load(Ordering::Relaxed) {
-        // A commit and a compaction may come between the two calls.
+        // A commit and a compaction may happen between the two calls.
         let Ok(store) = at(live, live.version()) else { continue };
         let first = gather(&store);
         thread::sleep(Duration::from_millis(5));
@@ -88,7 +88,7 @@ fn read_pinned(live: &Arc<GraphHandle>, stop: &AtomicBool) -> u32 {
     n_pins
 }
 
-/// Stops the other threads when its own ends, also by a failed assertion.
+/// Stops the other threads when its own thread ends, even by a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -98,7 +98,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn every_row_is_one_that_was_legal_at_that_time() {
+fn every_gathered_row_was_legal_at_its_time() {
     for (n_owners, n_parts) in [(1, 1), (2, 3)] {
         let ring = ring(N_NODES, n_owners, n_parts);
         let live = writer(&ring);
@@ -131,10 +131,11 @@ fn every_row_is_one_that_was_legal_at_that_time() {
     }
 }
 
-/// A version has a number only when all of its layers are there, and a commit is over only then.
+/// A version gets its number only when all of its layers are open, and only then does its commit
+/// return.
 #[test]
-fn a_version_that_is_seen_can_be_pinned_and_has_the_rows_that_were_put_for_it() {
-    // Fewer than have a commit fold layers, after which earlier versions are gone.
+fn a_visible_version_can_be_pinned_and_has_its_rows() {
+    // Too few for a commit to fold layers, which would remove earlier versions.
     const N_COMMITS: u32 = 50;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     for (n_owners, n_parts) in [(1, 1), (2, 3), (3, 5)] {
@@ -156,7 +157,7 @@ fn a_version_that_is_seen_can_be_pinned_and_has_the_rows_that_were_put_for_it() 
                 let (least, version) = (committed.load(Ordering::SeqCst), live.version());
                 assert!(version >= least, "version {version} after {least} was committed");
                 let pinned = live.pin(version).unwrap();
-                // The import is version 1, and put 1 is of the version after it.
+                // The import is version 1, and put 1 is in version 2.
                 if n_pins % 8 == 0 {
                     let found = gather(&at(&live, pinned.version()).unwrap());
                     assert_eq!(found, vec![version - 1; ids.len()]);

@@ -1,4 +1,4 @@
-//! A follower in another folder: it has the writer's rows after each version that it installs.
+//! A follower in another folder has the writer's rows after each version that it installs.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::transfer::Arrival;
 
 const N_NODES: u32 = 90;
 const N_PARTS: u16 = 2;
-/// Pieces are short, so that files have several.
+/// Short pieces, so that files have several.
 const PIECE: usize = 5000;
 
 struct Pair {
@@ -41,7 +41,7 @@ impl Pair {
         open(&self.folder(), OpenMode::Follow).unwrap()
     }
 
-    /// Brings the first copy of a partition.
+    /// Copies a partition to the follower for the first time.
     fn bring(&self, part: PartId) {
         let files = self.writer.part_files(part).unwrap();
         let arrival = Arrival::find_or_begin(&self.folder(), part, 1).unwrap();
@@ -54,15 +54,14 @@ impl Pair {
         arrival.take().unwrap();
     }
 
-    /// Returns a copy of the writer as it is now, which continues in another way.
+    /// Returns a copy of the writer's present state, whose history diverges.
     fn restored(&self, at: &str) -> Arc<GraphHandle> {
         let dir = self.dir.path().join(at);
         copy_all(self.writer.graph().dir(), &dir);
         open(&dir, OpenMode::Write).unwrap()
     }
 
-    /// Fetches the files of the newest version that are not there, up to a number of pieces of
-    /// each.
+    /// Fetches the missing files of the newest version, at most `pieces_max` pieces of each.
     fn fetch(&self, to: &GraphHandle, part: PartId, pieces_max: usize) -> Manifest {
         let files = self.writer.part_files(part).unwrap();
         let manifest = files.manifest().clone();
@@ -111,7 +110,7 @@ impl Pair {
 }
 
 #[test]
-fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() {
+fn a_follower_has_the_writers_rows_after_each_version_and_start() {
     let pair = Pair::new();
     let mut follower = pair.follower();
     pair.assert_same(&follower);
@@ -123,7 +122,7 @@ fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() 
             compact(&pair.writer);
         }
         if turn % 4 == 2 {
-            // Cut off in the midst, and started again.
+            // Interrupted, and started again.
             pair.fetch(&follower, PartId(0), 1);
             drop(follower);
             follower = pair.follower();
@@ -142,7 +141,7 @@ fn a_follower_has_the_writers_rows_version_after_version_and_after_each_start() 
 }
 
 #[test]
-fn what_does_not_follow_is_refused_and_changes_nothing() {
+fn a_manifest_that_does_not_continue_is_refused_and_changes_nothing() {
     let (pair, stranger) = (Pair::new(), Pair::new());
     let follower = pair.follower();
     let refused = |manifest: &Manifest| match follower.install(manifest).unwrap_err() {
@@ -155,7 +154,7 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     put(&pair.writer, "feat", &[1, 2], 1);
     pair.writer.commit_version().unwrap();
     pair.follow(&follower);
-    assert!(refused(&first).contains("restored from a copy"), "back in time");
+    assert!(refused(&first).contains("restored from a copy"), "an earlier version");
     let mut other = pair.writer.part_files(PartId(0)).unwrap().manifest().clone();
     other.version += 1;
     other.tensors[1].deltas[0].record.digest[0] ^= 1;
@@ -165,7 +164,7 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
     assert!(refused(&other).contains("has other rows of version 1"), "another import");
     assert_eq!(follower.version(), 2);
     pair.assert_same(&follower);
-    // Nothing else writes there.
+    // Only the follower writes to the folder.
     let write = open(&pair.folder(), OpenMode::Write).unwrap_err();
     assert!(matches!(write, StoreError::Follows { .. }), "{write}");
     assert!(write.to_string().contains("10.0.0.5:7171"), "{write}");
@@ -173,7 +172,7 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn files_of_another_history_take_the_place_of_none_that_is_served() {
+fn files_of_another_history_replace_no_served_file() {
     let pair = Pair::new();
     let restored = pair.restored("restored");
     let all: Vec<u32> = (0..N_NODES).collect();
@@ -195,7 +194,7 @@ fn files_of_another_history_take_the_place_of_none_that_is_served() {
 }
 
 #[test]
-fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() {
+fn a_restored_writer_that_has_folded_past_its_follower_is_refused() {
     let pair = Pair::new();
     let all: Vec<u32> = (0..N_NODES).collect();
     let restored = pair.restored("restored");
@@ -212,13 +211,13 @@ fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() 
     compact(&restored);
     let manifest = restored.part_files(PartId(0)).unwrap().manifest().clone();
     assert_eq!((follower.version(), manifest.version()), (3, 4));
-    assert!(manifest.tensors.iter().all(|it| it.deltas.is_empty()), "no file of a like version");
+    assert!(manifest.tensors.iter().all(|it| it.deltas.is_empty()), "no file has its version");
     let refused = follower.install(&manifest).unwrap_err().to_string();
-    let expected = "made version 3 by another commit than that here: was it restored from a copy";
+    let expected = "made version 3 by another commit than this folder has: was the";
     assert!(refused.contains(expected), "{refused}");
-    assert!(refused.contains(&*pair.folder().to_string_lossy()), "says what to do: {refused}");
+    assert!(refused.contains(&*pair.folder().to_string_lossy()), "no remedy: {refused}");
     pair.assert_same(&follower);
-    // It would be the same with a copy of a state that the follower has passed.
+    // The same holds for a copy of a state that the follower has passed.
     drop(restored);
     let later = pair.restored("later");
     later.commit_version().unwrap();
@@ -227,7 +226,7 @@ fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() 
     later.commit_version().unwrap();
     let manifest = later.part_files(PartId(1)).unwrap().manifest().clone();
     assert!(follower.install(&manifest).is_err());
-    // The writer itself may fold all as well, and be ahead by as much.
+    // The original writer may fold everything as well, and be as far ahead.
     for seq in [3, 4] {
         put(&pair.writer, "feat", &all, seq);
         pair.writer.commit_version().unwrap();
@@ -240,7 +239,7 @@ fn a_writer_that_was_restored_and_has_folded_all_past_its_follower_is_refused() 
 }
 
 #[test]
-fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
+fn a_follower_older_than_the_known_commits_is_refused() {
     let pair = Pair::new();
     let follower = pair.follower();
     put(&pair.writer, "feat", &[1], 1);
@@ -251,13 +250,13 @@ fn a_follower_that_was_away_for_longer_than_commits_are_known_is_refused() {
     assert_eq!(manifest.commits.iter().map(|it| it.number).collect::<Vec<_>>(), [2, 3]);
     manifest.commits.remove(0);
     let refused = follower.install(&manifest).unwrap_err().to_string();
-    assert!(refused.contains("knows its commits from version 3 on"), "{refused}");
+    assert!(refused.contains("knows commits only from version 3 on"), "{refused}");
     assert!(refused.contains("remove"), "{refused}");
     pair.follow(&follower);
     assert_eq!(follower.version(), 3);
 }
 
-/// Those that follow it, once it writes, have the same history.
+/// Followers of the new writer have the same history.
 #[test]
 fn a_follower_that_becomes_the_writer_continues_with_its_history() {
     let pair = Pair::new();
@@ -273,14 +272,14 @@ fn a_follower_that_becomes_the_writer_continues_with_its_history() {
     let manifest = promoted.part_files(PartId(0)).unwrap().manifest().clone();
     assert_eq!(manifest.commits[..1], theirs);
     assert_eq!(manifest.commits.len(), 2);
-    // And the old writer is not of that history any more.
+    // The old writer has left that history.
     pair.writer.commit_version().unwrap();
     let old = pair.writer.part_files(PartId(0)).unwrap().manifest().commits.clone();
     assert!(old[0] == manifest.commits[0] && old[1] != manifest.commits[1]);
 }
 
 #[test]
-fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
+fn a_damaged_file_is_rejected_and_fetched_again() {
     let pair = Pair::new();
     let follower = pair.follower();
     put(&pair.writer, "feat", &(0..N_NODES).collect::<Vec<_>>(), 3);
@@ -294,7 +293,7 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
     let begin = |check| {
         FetchedFile::begin_next(&follower, &manifest, "feat.v2.delta", n_bytes, check).unwrap()
     };
-    // In the header, in each page of rows and tables, and in the footer.
+    // Damages the header, each page of rows and tables, and the footer.
     for (turn, damaged) in (100..bytes.len()).step_by(PAGE_BYTES as usize).enumerate() {
         bytes[damaged] ^= 4;
         for check in [FetchCheck::ReadBack, FetchCheck::AsReceived] {
@@ -303,26 +302,26 @@ fn a_file_that_came_damaged_is_not_taken_and_comes_again() {
             bytes.chunks(1000 + turn).for_each(|piece| file.append(piece).unwrap());
             assert!(file.finish().is_err(), "byte {damaged}");
             assert!(follower.install(&manifest).is_err());
-            assert_eq!(begin(check).unwrap().n_bytes(), 0, "from its start");
+            assert_eq!(begin(check).unwrap().n_bytes(), 0, "the fetch restarts");
         }
         bytes[damaged] ^= 4;
     }
-    // Cut off in the midst of pages, and continued each time.
-    let mut come = 0;
+    // Interrupted within pages, and continued each time.
+    let mut received = 0;
     for cut in [PAGE_BYTES as usize - 1, bytes.len() - 1, bytes.len()] {
         let mut file = begin(FetchCheck::AsReceived).unwrap();
-        assert_eq!(file.n_bytes(), come as u64, "what has come is continued");
-        file.append(&bytes[come..cut]).unwrap();
-        come = cut;
+        assert_eq!(file.n_bytes(), received as u64, "the fetch continues");
+        file.append(&bytes[received..cut]).unwrap();
+        received = cut;
     }
     begin(FetchCheck::AsReceived).unwrap().finish().unwrap();
-    assert!(begin(FetchCheck::ReadBack).is_none(), "it has its name");
+    assert!(begin(FetchCheck::ReadBack).is_none(), "the file is complete");
     pair.follow(&follower);
     pair.assert_same(&follower);
 }
 
 #[test]
-fn a_writer_that_has_lost_a_layer_is_refused_and_one_that_has_folded_it_is_not() {
+fn a_writer_that_lost_a_layer_is_refused_but_one_that_folded_it_is_not() {
     let pair = Pair::new();
     let follower = pair.follower();
     for value in [3, 4, 5] {
@@ -345,9 +344,9 @@ fn a_writer_that_has_lost_a_layer_is_refused_and_one_that_has_folded_it_is_not()
     pair.assert_same(&follower);
 }
 
-/// A version's files may change without its rows: the writer removes those that it has folded.
+/// A version's files may change although its rows do not: the writer removes folded files.
 #[test]
-fn a_fold_at_the_version_that_a_follower_has_is_taken_over() {
+fn a_fold_of_the_followed_version_is_installed() {
     let pair = Pair::new();
     let follower = pair.follower();
     for seq in 1..4 {
@@ -364,7 +363,7 @@ fn a_fold_at_the_version_that_a_follower_has_is_taken_over() {
         let manifest = pair.fetch(&follower, part, usize::MAX);
         assert_eq!(Some(manifest.version()), follower.part_version(part));
         assert_ne!(layers(&follower, part), layers(&pair.writer, part));
-        assert!(follower.install(&manifest).unwrap(), "its files are others");
+        assert!(follower.install(&manifest).unwrap(), "the files differ");
         assert_eq!(layers(&follower, part), layers(&pair.writer, part));
         assert!(!follower.install(&manifest).unwrap(), "nothing is new");
     }
@@ -380,7 +379,7 @@ fn a_fold_at_the_version_that_a_follower_has_is_taken_over() {
 
 /// A commit switches one tensor after the other.
 #[test]
-fn the_files_of_a_partition_are_those_of_one_version_while_others_are_committed() {
+fn the_files_of_a_partition_are_of_one_version_during_commits() {
     const N_COMMITS: u32 = 50;
     let ring = ring(40, 1, 1);
     let live = writer(&ring);
@@ -396,7 +395,7 @@ fn the_files_of_a_partition_are_those_of_one_version_while_others_are_committed(
             is_over = commits.is_finished();
             let files = live.part_files(PartId(0)).unwrap();
             let manifest = files.manifest();
-            // Every commit has changed both tensors; that of external ids has changed never.
+            // Every commit changes both tensors, and never the external ids.
             for tensor in manifest.tensors.iter().filter(|it| it.name != EXTERNAL_ID_TENSOR) {
                 let newest = tensor.deltas.last().map_or(tensor.base.0, |delta| delta.version);
                 assert_eq!(newest, manifest.version(), "{}", tensor.name);

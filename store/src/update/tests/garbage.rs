@@ -1,4 +1,4 @@
-//! Files that compaction leaves stay while a view reads them, and are removed after that.
+//! Files that a compaction replaces stay while a view reads them, and are removed afterwards.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn segments(ring: &Ring) -> Vec<String> {
     names
 }
 
-/// Returns the rows in the catalog, by the version that they were put for.
+/// Counts the pending rows of a version in the catalog.
 fn stored_rows(live: &GraphHandle, version: u32) -> usize {
     let mut n_rows = 0;
     let tensor = live.tensor(lodestore_graph::PartId(0), 1).unwrap();
@@ -31,7 +31,7 @@ fn stored_rows(live: &GraphHandle, version: u32) -> usize {
 }
 
 #[test]
-fn a_pinned_view_survives_compaction_and_its_garbage_goes_with_it() {
+fn a_pinned_view_survives_compaction_and_its_files_are_removed_after_it() {
     let ring = ring(100, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1, 2], 1);
@@ -52,9 +52,9 @@ fn a_pinned_view_survives_compaction_and_its_garbage_goes_with_it() {
     assert_eq!([2, 3, 4].map(|version| stored_rows(&live, version)), [0, 0, 1]);
 }
 
-/// On a full disk its room is what puts wait for.
+/// On a full disk, puts wait for the space of removed files.
 #[test]
-fn what_is_free_goes_although_its_partition_takes_no_writes() {
+fn unused_files_are_removed_although_the_partition_rejects_writes() {
     let ring = ring(100, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
@@ -71,14 +71,14 @@ fn what_is_free_goes_although_its_partition_takes_no_writes() {
 }
 
 #[test]
-fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
+fn a_view_of_an_older_base_keeps_the_deltas_over_it() {
     let ring = ring(100, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
     live.commit_version().unwrap();
     put(&live, "feat", &[2], 2);
     live.commit_version().unwrap();
-    // Bases of versions 1 and 3; the view of 3 reads the first of them.
+    // There are bases of versions 1 and 3; the view at version 3 reads the first.
     let early = at(&live, 3).unwrap();
     compact(&live);
     put(&live, "feat", &[1, 2], 3);
@@ -86,7 +86,7 @@ fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
     compact(&live);
     assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
     let held = ["feat.v1.seg", "feat.v2.delta", "feat.v3.delta", "feat.v4.seg"];
-    assert_eq!(segments(&ring), held, "the middle segment is free");
+    assert_eq!(segments(&ring), held, "the middle segment is removed");
     assert_eq!(seqs(&early, "feat")[..4], [0, 1, 2, 0]);
     drop(early);
     assert_eq!(live.sweep().unwrap(), 0);
@@ -94,7 +94,7 @@ fn a_view_of_an_older_base_keeps_the_rows_that_came_over_it_later() {
 }
 
 #[test]
-fn readers_elsewhere_keep_their_file_until_the_next_compaction_or_opening() {
+fn readers_of_other_processes_keep_their_file_until_the_next_compaction_or_open() {
     let ring = ring(100, 1, 1);
     for reopen in [false, true] {
         let mut live = writer(&ring);
@@ -125,9 +125,9 @@ fn leftovers_of_a_crash_are_removed_by_a_writer_and_never_seen() {
     live.commit_version().unwrap();
     let pin = at(&live, 1).unwrap();
     compact(&live);
-    // Held until the end of the process, as by one that is killed.
+    // Pinned until the end of the process, like a killed process.
     drop((live, pin));
-    assert_eq!(segments(&ring).len(), 2, "no sweep came");
+    assert_eq!(segments(&ring).len(), 2, "no sweep ran");
     fs::write(dir.join("feat.v2.seg.tmp"), b"half").unwrap();
     fs::write(dir.join("mark.v2.seg"), b"named by no record").unwrap();
     fs::write(dir.join("feat.v9.seg"), b"of a version without a commit").unwrap();
@@ -138,7 +138,7 @@ fn leftovers_of_a_crash_are_removed_by_a_writer_and_never_seen() {
     assert_eq!(segments(&ring).len(), 5, "a reader removes nothing");
     let refused = open(&ring.out(), OpenMode::Write).unwrap_err();
     assert!(matches!(refused, StoreError::LaterFile { version: 9, committed: 2, .. }), "{refused}");
-    // As the message says.
+    // Follows the advice of the message.
     fs::create_dir(dir.join("quarantine")).unwrap();
     fs::rename(dir.join("feat.v9.seg"), dir.join("quarantine/feat.v9.seg")).unwrap();
     let live = writer(&ring);
@@ -148,7 +148,7 @@ fn leftovers_of_a_crash_are_removed_by_a_writer_and_never_seen() {
 }
 
 #[test]
-fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
+fn segments_unknown_to_an_old_catalog_are_never_removed() {
     let ring = ring(100, 1, 1);
     let (dir, old) = (ring.out().join("part-000"), ring.dir.path().join("old"));
     let copy = |from: &Path, to: &Path| {
@@ -166,7 +166,7 @@ fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
     compact(&live);
     drop(live);
     let second = fs::read(dir.join("feat.v2.seg")).unwrap();
-    // Catalog and segment are put back, and another second version is made.
+    // Restores catalog and segment, and makes another second version.
     fs::remove_dir_all(dir.join("catalog")).unwrap();
     copy(&old, &dir.join("catalog"));
     fs::write(dir.join("feat.v1.seg"), first).unwrap();
@@ -176,7 +176,7 @@ fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
     fs::create_dir(dir.join("quarantine")).unwrap();
     fs::rename(dir.join("feat.v2.seg"), dir.join("quarantine/second")).unwrap();
     let live = writer(&ring);
-    // One more turns up while the graph is open.
+    // Another one appears while the graph is open.
     fs::write(dir.join("feat.v2.seg"), &second[..5000]).unwrap();
     put(&live, "feat", &[2], 2);
     live.commit_version().unwrap();
@@ -187,7 +187,7 @@ fn segments_that_an_old_catalog_knows_nothing_of_are_never_removed() {
 }
 
 #[test]
-fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
+fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_is_removed() {
     let ring = ring(100, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[1, 99], 1);
@@ -200,7 +200,7 @@ fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
         fs::create_dir(&copy).unwrap();
         for entry in fs::read_dir(graph.part_dir(part).join("catalog")).unwrap() {
             let entry = entry.unwrap();
-            // Of all logs nothing is left.
+            // All logs are lost.
             let name = entry.file_name().into_string().unwrap();
             if !name.ends_with(".log") {
                 fs::copy(entry.path(), copy.join(name)).unwrap();
@@ -214,7 +214,7 @@ fn the_record_of_a_new_segment_is_in_a_table_before_the_old_segment_goes() {
 }
 
 #[test]
-fn a_segment_that_is_switched_between_catalog_and_file_is_found_again() {
+fn a_segment_that_is_replaced_between_catalog_and_open_is_found_again() {
     let ring = ring(50, 1, 1);
     let live = writer(&ring);
     let stop = std::sync::atomic::AtomicBool::new(false);

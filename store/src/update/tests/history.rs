@@ -1,4 +1,4 @@
-//! Versions of one number that are of different histories, and partitions that lag.
+//! Versions of equal number and different histories, and partitions that are behind.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,12 +21,11 @@ fn repaired(ring: &Ring) -> Arc<GraphHandle> {
     writer(ring)
 }
 
-/// Returns the folder of a partition.
 fn part_dir(ring: &Ring, part: u16) -> PathBuf {
     Graph::open(&ring.out()).unwrap().part_dir(PartId(part))
 }
 
-/// Copies a partition away, and brings the copy back in the place of what is there then.
+/// A copy of a partition, which can replace the partition later.
 struct Copied {
     from: PathBuf,
     copy: PathBuf,
@@ -61,9 +60,9 @@ fn refusal(ring: &Ring) -> String {
 fn all_partitions_record_the_commit_of_a_version() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
-    assert_eq!(live.version_id().unwrap(), VersionId::from(1), "no commit has made it");
+    assert_eq!(live.version_id().unwrap(), VersionId::from(1), "no commit made it");
     commit_all(&live, 1);
-    // A commit that changes rows of one partition alone.
+    // This commit changes rows of one partition only.
     put(&live, "feat", &[0], 2);
     live.commit_version().unwrap();
     let versions = live.part_version_ids();
@@ -81,7 +80,7 @@ fn all_partitions_record_the_commit_of_a_version() {
 }
 
 #[test]
-fn a_partition_that_lags_by_more_than_a_commit_is_refused_until_it_is_aligned() {
+fn a_partition_behind_by_more_than_a_commit_is_refused_until_aligned() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     commit_all(&live, 1);
@@ -95,19 +94,19 @@ fn a_partition_that_lags_by_more_than_a_commit_is_refused_until_it_is_aligned() 
     let refused = refusal(&ring);
     assert!(refused.contains("partition 0 has version 4 (commit "), "{refused}");
     assert!(refused.contains("partition 1 has version 2 (commit "), "{refused}");
-    assert_eq!(refusal(&ring), refused, "nothing has changed");
+    assert_eq!(refusal(&ring), refused, "the refusal changes nothing");
     let live = aligned(&ring);
     assert_eq!(live.version(), 5);
     let found = seqs(&latest(&live), "feat");
-    assert_eq!((found[0], found[N_NODES as usize - 1]), (3, 1), "its rows as they are");
+    assert_eq!((found[0], found[N_NODES as usize - 1]), (3, 1), "the rows are unchanged");
     drop(live);
     assert_eq!(commit_all(&writer(&ring), 4), 6);
 }
 
-/// The aligned partition had no rows of the commit that aligns it, and has fewer than at the version
-/// before.
+/// The aligned partition had no rows of the aligning commit, and lacks rows of the previous
+/// version.
 #[test]
-fn a_copy_of_the_version_before_an_alignment_is_not_rolled_forward() {
+fn a_copy_of_the_previous_version_is_not_rolled_forward_to_an_alignment() {
     let ring = ring(N_NODES, 2, 2);
     commit_all(&writer(&ring), 1);
     let early = Copied::of(&ring, 1);
@@ -133,7 +132,7 @@ fn a_partition_that_lost_rows_of_the_last_commit_is_not_rolled_forward() {
 }
 
 #[test]
-fn rows_that_were_pending_in_a_copy_do_not_become_part_of_a_commit_that_is_made() {
+fn pending_rows_of_a_copy_do_not_join_a_published_commit() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     commit_all(&live, 1);
@@ -152,7 +151,7 @@ fn rows_that_were_pending_in_a_copy_do_not_become_part_of_a_commit_that_is_made(
 }
 
 #[test]
-fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_as_that_commit() {
+fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_to_it() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     commit_all(&live, 1);
@@ -168,7 +167,7 @@ fn a_partition_without_rows_of_the_last_commit_is_rolled_forward_as_that_commit(
     assert_eq!(live.version_id().unwrap(), made, "both have recorded the same commit");
 }
 
-/// Commits versions 2 and 3, and brings both partitions back to version 2. Returns a copy of
+/// Commits versions 2 and 3, then restores both partitions at version 2. Returns a copy of
 /// partition 1 at version 3.
 fn partition_of_another_history(ring: &Ring) -> Copied {
     commit_all(&writer(ring), 1);
@@ -185,7 +184,7 @@ fn partitions_that_made_a_version_by_different_commits_are_refused() {
     let ring = ring(N_NODES, 2, 2);
     let of_other_history = partition_of_another_history(&ring);
     commit_all(&writer(&ring), 3);
-    // The copy has the number of the other partition, and another commit.
+    // The copy has the other partition's number, and another commit.
     of_other_history.bring_back();
     refusal(&ring);
     let reader = open(&ring.out(), OpenMode::Read).unwrap();
@@ -198,9 +197,9 @@ fn partitions_that_made_a_version_by_different_commits_are_refused() {
     live.pin(4).unwrap();
 }
 
-/// It lacks no rows of the last commit, and has others of the one before.
+/// The partition lacks no rows of the last commit, but has other rows of the one before.
 #[test]
-fn a_partition_that_lags_in_another_history_is_not_rolled_forward() {
+fn a_partition_behind_in_another_history_is_not_rolled_forward() {
     let ring = ring(N_NODES, 2, 2);
     let of_other_history = partition_of_another_history(&ring);
     let live = writer(&ring);
@@ -213,20 +212,20 @@ fn a_partition_that_lags_in_another_history_is_not_rolled_forward() {
 }
 
 #[test]
-fn a_cut_off_commit_keeps_the_id_of_its_first_step() {
+fn an_interrupted_commit_keeps_the_id_of_its_first_step() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[0, 39], 1);
     let drawn = CommitId::draw();
     assert_eq!(live.prepare(VersionId::new(2, drawn)).unwrap(), drawn);
     let later = VersionId::new(2, CommitId::draw());
-    assert_eq!(live.prepare(later).unwrap(), drawn, "the first one has fixed it");
+    assert_eq!(live.prepare(later).unwrap(), drawn, "the first step has fixed the id");
     drop(live);
     let live = writer(&ring);
-    assert_eq!(live.prepare(later).unwrap(), drawn, "also after a restart");
+    assert_eq!(live.prepare(later).unwrap(), drawn, "the id is kept across a restart");
     live.commit_version().unwrap();
     assert_eq!(live.version_id().unwrap(), VersionId::new(2, drawn));
-    assert_eq!(live.prepare(later).unwrap(), drawn, "it is committed");
+    assert_eq!(live.prepare(later).unwrap(), drawn, "the version is committed");
 }
 
 #[test]
@@ -239,7 +238,7 @@ fn over_several_servers_the_id_of_the_second_step_counts() {
     let made = live.commit_through(VersionId::new(2, smallest)).unwrap();
     assert_eq!(made, VersionId::new(2, smallest));
     let again = live.commit_through(VersionId::new(2, CommitId::draw())).unwrap();
-    assert_eq!(again, made, "it was committed before");
+    assert_eq!(again, made, "the version was already committed");
 }
 
 #[test]
@@ -250,7 +249,7 @@ fn a_commit_far_ahead_makes_no_versions_in_between() {
     let made = live.commit_through(VersionId::new(60_000, CommitId::draw())).unwrap();
     let manifest = live.part_files(PartId(0)).unwrap().manifest().clone();
     let numbers: Vec<u32> = manifest.commits.iter().map(|commit| commit.number).collect();
-    assert_eq!(numbers, [59_999, 60_000], "its second partition had nothing for version 2");
+    assert_eq!(numbers, [59_999, 60_000], "the second partition had no rows for version 2");
     assert_eq!(manifest.version_id(), made);
     assert_eq!(seqs(&latest(&live), "feat")[0], 1);
 }
@@ -267,7 +266,7 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
     compact(&live);
     commit_all(&live, 4);
     made.push(live.version_id().unwrap());
-    // Of this commit no file of partition 1 tells.
+    // No file of partition 1 records this commit.
     put(&live, "feat", &[0], 5);
     live.commit_version().unwrap();
     made.push(live.version_id().unwrap());
@@ -286,11 +285,11 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
         fs::remove_dir_all(ring.out()).unwrap();
         copy_all(&whole, &ring.out());
     }
-    // Without a neighbour the files alone tell.
+    // Without a neighbour, only the files record commits.
     lose_catalog(&ring, 0);
     lose_catalog(&ring, 1);
     let live = repaired(&ring);
-    // Nothing shows that the last version was committed; repeated, it is the same commit.
+    // Nothing shows that the last version was committed; repeating it makes the same commit.
     assert_eq!(live.version_id().unwrap(), made[3]);
     live.commit_version().unwrap();
     for version in &made[2..] {
@@ -299,9 +298,9 @@ fn a_repair_finds_the_commits_of_a_lost_catalog() {
     }
 }
 
-/// The file has the id of the first step, and the version that of the smallest over all servers.
+/// The file has the id of the first step, the version the smallest id over all servers.
 #[test]
-fn a_repair_takes_the_commit_of_a_neighbour_before_that_of_a_file() {
+fn a_repair_prefers_the_commit_of_a_neighbour_to_that_of_a_file() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &(0..N_NODES).collect::<Vec<_>>(), 1);
@@ -313,13 +312,13 @@ fn a_repair_takes_the_commit_of_a_neighbour_before_that_of_a_file() {
 }
 
 #[test]
-fn a_tensor_that_was_dropped_and_made_again_is_not_the_one_of_an_earlier_manifest() {
+fn a_recreated_tensor_is_not_the_one_of_an_earlier_manifest() {
     let ring = ring(N_NODES, 1, 1);
     let live = writer(&ring);
     let before = live.part_files(PartId(0)).unwrap().manifest().clone();
     let spec = live.graph().tensor("feat").unwrap().clone();
     live.drop_tensor("feat").unwrap();
-    // While the graph is open.
+    // Dropped and created again while the graph is open.
     let mut tensor = live.new_tensor(spec, crate::codec::SegmentCodec::Raw).unwrap();
     tensor.write_rows(&[7].repeat(N_NODES as usize * 99)).unwrap();
     tensor.finish().unwrap();
@@ -334,5 +333,5 @@ fn a_tensor_that_was_dropped_and_made_again_is_not_the_one_of_an_earlier_manifes
     drop(live);
     let live = writer(&ring);
     let again = live.part_files(PartId(0)).unwrap().manifest().clone();
-    assert!(again.has_tensors_of(&now), "the same one after a restart");
+    assert!(again.has_tensors_of(&now), "the tensor is the same after a restart");
 }

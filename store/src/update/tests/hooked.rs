@@ -1,4 +1,4 @@
-//! Steps between others: what holds at the moment of one operation of the disk.
+//! State of the graph at the moment of a single disk operation.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::file_system::{
 const N_NODES: u32 = 60;
 const PART: PartId = PartId(1);
 
-/// An operation that is hooked.
+/// An operation with a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Open,
@@ -24,7 +24,7 @@ pub(super) enum Step {
     Lock,
 }
 
-/// The disk, with a function that runs before some operations, and may refuse them.
+/// The disk, with a function that runs before some operations and may fail them.
 pub(super) struct Hooked<F>(pub(super) F);
 
 impl<F> fmt::Debug for Hooked<F> {
@@ -88,9 +88,10 @@ fn open_hooked(
     Arc::new(GraphHandle::open(graph, None, OpenMode::Write, &options).unwrap())
 }
 
-/// Else another process might open it in between, and its puts would go away with the old name.
+/// Otherwise another process could open the partition in between, and its puts would be lost with
+/// the old name.
 #[test]
-fn a_partition_that_is_given_up_is_locked_until_it_has_its_other_name() {
+fn a_released_partition_is_locked_until_it_is_renamed() {
     let ring = ring(N_NODES, 3, 3);
     let was_locked = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&was_locked);
@@ -115,7 +116,7 @@ fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
     let copying = Arc::new(Mutex::new(None::<crate::update::PartCopy>));
     let (hooked, was_sealed) = (Arc::clone(&copying), AtomicBool::new(false));
     let live = open_hooked(&ring, move |step, path| {
-        // Only to be read back is it opened under this name.
+        // This name is only opened for reading back.
         if step == Step::Open && path.ends_with("feat.v2.seg.tmp") {
             let mut copying = hooked.lock().unwrap();
             if !was_sealed.swap(true, Ordering::Relaxed) {
@@ -139,10 +140,10 @@ fn a_seal_ends_a_fold_whose_segment_is_being_read_back() {
     assert!(left("feat.v2.seg"));
 }
 
-/// An opening of many files takes longer than the time between two folds, so that a file of each
-/// look is gone before it is opened.
+/// Opening many files takes longer than the time between two folds, so a file of each read catalog
+/// is removed before it is opened.
 #[test]
-fn an_opening_beside_folds_opens_no_file_twice_and_ends() {
+fn an_open_during_folds_opens_no_file_twice_and_ends() {
     let ring = ring(N_NODES, 1, 1);
     let live = writer(&ring);
     let opened = Arc::new(Mutex::new(Vec::<String>::new()));
@@ -153,7 +154,7 @@ fn an_opening_beside_folds_opens_no_file_twice_and_ends() {
             return Ok(());
         }
         let mut folds = folds.lock().unwrap();
-        // More often than a catalog is read again.
+        // More often than an open reads the catalog again.
         if name.starts_with("feat") && *folds < 7 {
             *folds += 1;
             put(&live, "feat", &[1], *folds);

@@ -1,4 +1,4 @@
-//! Versions that stay readable by their number, whatever is committed and folded.
+//! Versions that stay readable by number, across commits and folds.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use crate::version_id::{CommitId, VersionId};
 
 const N_NODES: u32 = 60;
 
-/// Puts rows of the next version: every row of `feat`, and node 1 of `mark` now and then.
+/// Puts rows of the next version: all rows of `feat`, and at times node 1 of `mark`.
 fn put_next(live: &GraphHandle) -> u32 {
     let version = live.version() + 1;
     put(live, "feat", &(0..N_NODES).collect::<Vec<u32>>(), version);
@@ -25,7 +25,7 @@ fn commit(live: &GraphHandle) -> u32 {
     version
 }
 
-/// Returns a commit id whose time is that number of hours ago.
+/// Returns a commit id whose time is `hours` ago.
 fn drawn_before(hours: u64) -> CommitId {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let at = (now - Duration::from_hours(hours)).as_millis() as u64;
@@ -33,7 +33,7 @@ fn drawn_before(hours: u64) -> CommitId {
     CommitId::from_bytes(id.into_bytes())
 }
 
-/// Returns the versions that can be read, each as it was committed.
+/// Returns the readable versions, and checks the rows of each.
 fn readable(live: &Arc<GraphHandle>) -> Vec<u32> {
     let is_readable = |&version: &u32| {
         let Ok(store) = at(live, version) else { return false };
@@ -51,7 +51,7 @@ fn opened_again(ring: &Ring, live: Arc<GraphHandle>) -> Arc<GraphHandle> {
 }
 
 #[test]
-fn the_newest_versions_are_kept_over_folds_and_openings() {
+fn the_newest_versions_are_kept_across_folds_and_openings() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     live.set_keep_rule(KeepRule { n_versions: 4, ..KeepRule::NEWEST });
@@ -66,9 +66,9 @@ fn the_newest_versions_are_kept_over_folds_and_openings() {
     assert_eq!(readable(&live), [13], "by itself a graph keeps the newest version");
 }
 
-/// A commit folds where a tensor has very many layers; it must not try over and over in vain.
+/// A commit folds a tensor with very many layers; it must not retry in vain each time.
 #[test]
-fn more_versions_than_a_commit_leaves_layers_can_be_kept() {
+fn more_versions_can_be_kept_than_a_commit_leaves_layers() {
     let ring = ring(N_NODES, 1, 1);
     let live = writer(&ring);
     live.set_keep_rule(KeepRule { n_versions: 80, ..KeepRule::NEWEST });
@@ -80,9 +80,9 @@ fn more_versions_than_a_commit_leaves_layers_can_be_kept() {
     assert!(!live.pays_to_fold() || readable.len() < 100);
 }
 
-/// Times are those of the commits, which the catalogs have: a restart forgets none.
+/// Times are those of the commits, which catalogs record, so a restart loses none.
 #[test]
-fn versions_are_kept_by_their_age_over_openings() {
+fn versions_are_kept_by_age_across_openings() {
     let ring = ring(N_NODES, 2, 2);
     let by_age = |hours| KeepRule { n_versions: 1, age: Duration::from_hours(hours) };
     let live = writer(&ring);
@@ -102,7 +102,7 @@ fn versions_are_kept_by_their_age_over_openings() {
     assert_eq!(readable(&live), [41]);
 }
 
-/// A reader of a version may have begun until the next one was committed.
+/// A reader may pin a version until the next one is committed.
 #[test]
 fn the_age_of_a_version_counts_from_the_commit_after_it() {
     let ring = ring(N_NODES, 1, 1);

@@ -1,5 +1,5 @@
-//! Files of a later version than the catalog's: what a crash has left is removed, and what was
-//! committed never is.
+//! Files of a later version than the catalog's: leftovers of a crash are removed, and committed
+//! rows never are.
 
 use lodestore_graph::PartId;
 use std::fs;
@@ -14,7 +14,7 @@ fn catalog_of(ring: &Ring, part: u16) -> PathBuf {
     ring.out().join(format!("part-{part:03}/catalog"))
 }
 
-/// Keeps a copy of the catalog of a partition that [`put_back`] puts in its place.
+/// Copies the catalog of a partition, for [`put_back`].
 fn keep_copy(ring: &Ring, part: u16) -> PathBuf {
     let copy = ring.dir.path().join(format!("old-{part}"));
     let _ = fs::remove_dir_all(&copy);
@@ -44,7 +44,7 @@ fn assert_refused(ring: &Ring, of: u32, is: u32) {
     assert!(expected, "{refused}");
 }
 
-/// A commit that was cut off before its record has left a file whose rows are pending.
+/// A commit that was interrupted before its record leaves a file whose rows are pending.
 #[test]
 fn a_file_whose_rows_are_all_pending_is_removed() {
     let ring = ring(N_NODES, 1, 1);
@@ -63,7 +63,7 @@ fn a_file_whose_rows_are_all_pending_is_removed() {
 }
 
 #[test]
-fn committed_rows_are_not_deleted_on_the_word_of_an_older_catalog() {
+fn committed_rows_are_not_deleted_because_of_an_older_catalog() {
     let ring = ring(N_NODES, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
@@ -79,16 +79,16 @@ fn committed_rows_are_not_deleted_on_the_word_of_an_older_catalog() {
     let bytes = fs::read(&file).unwrap();
     for _ in 0..2 {
         assert_refused(&ring, 2, 1);
-        assert!(fs::read(&file).unwrap() == bytes, "it stays where repair finds it");
+        assert!(fs::read(&file).unwrap() == bytes, "the file stays for a repair");
     }
     let report = ring.verify();
-    // Every row of `mark` is pending still.
+    // All rows of `mark` are still pending.
     assert!(report.ok && report.later == [file.display().to_string()], "{report:?}");
     drop(open(&ring.out(), OpenMode::Read).unwrap());
     let report = repaired(&ring.out());
     assert!(report.done.iter().any(|done| done.action.contains("prepared")), "{report:?}");
     let live = writer(&ring);
-    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 0, 0], "nobody has committed it here");
+    assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 0, 0], "the version is not committed here");
     assert_eq!(live.commit_version().unwrap(), 2);
     assert_eq!(seqs(&latest(&live), "feat")[..3], [0, 1, 2]);
     assert_eq!(seqs(&latest(&live), "mark")[5], 1);
@@ -97,7 +97,7 @@ fn committed_rows_are_not_deleted_on_the_word_of_an_older_catalog() {
     assert_eq!(seqs(&latest(&writer(&ring)), "feat")[..3], [0, 1, 2]);
 }
 
-/// The same rows as those that are pending, with other bytes.
+/// The same rows as the pending ones, with other bytes.
 #[test]
 fn a_file_with_another_value_of_a_pending_row_is_not_removed() {
     let ring = ring(N_NODES, 1, 1);
@@ -111,7 +111,7 @@ fn a_file_with_another_value_of_a_pending_row_is_not_removed() {
     drop(live);
     put_back(&ring, 0, &old);
     assert_refused(&ring, 2, 1);
-    // Its rows are given up as the message says; those that are pending count.
+    // Quarantines the file as the message advises; the pending rows stay.
     let dir = ring.out().join("part-000");
     fs::create_dir(dir.join("quarantine")).unwrap();
     fs::rename(dir.join("feat.v2.delta"), dir.join("quarantine/feat.v2.delta")).unwrap();
@@ -139,9 +139,9 @@ fn a_version_that_another_partition_has_is_repaired_as_committed() {
     assert_eq!(live.commit_version().unwrap(), 3);
 }
 
-/// Nobody has committed a file that a crash has left beside a catalog which is lost then.
+/// The file is left by a crash, before its commit, and the catalog is lost afterwards.
 #[test]
-fn a_file_that_no_catalog_has_named_is_prepared_unless_its_version_was_committed() {
+fn a_file_that_no_catalog_names_is_prepared_unless_its_version_was_committed() {
     let ring = ring(N_NODES, 2, 2);
     let all: Vec<u32> = (0..N_NODES).collect();
     let live = writer(&ring);
@@ -164,15 +164,15 @@ fn a_file_that_no_catalog_has_named_is_prepared_unless_its_version_was_committed
     assert_eq!(live.commit_version().unwrap(), 3);
     assert_eq!(seqs(&latest(&live), "feat")[..3], [1, 2, 1]);
     drop(live);
-    // Where the other partition has the version, it was committed.
+    // The other partition has the version, so it was committed.
     fs::remove_dir_all(catalog_of(&ring, 0)).unwrap();
     repaired(&ring.out());
     let reader = open(&ring.out(), OpenMode::Read).unwrap();
     assert_eq!((reader.version(), seqs(&latest(&reader), "feat")[1]), (3, 2));
 }
 
-/// A partition came back from an old copy, and its catalog was lost after that: the versions of the
-/// others say nothing about its files.
+/// A partition was restored from an old copy, and its catalog was lost afterwards: the versions of
+/// the others prove nothing about its files.
 #[test]
 fn a_repaired_partition_claims_no_version_that_its_files_do_not_show() {
     let ring = ring(N_NODES, 2, 2);
@@ -199,8 +199,8 @@ fn a_repaired_partition_claims_no_version_that_its_files_do_not_show() {
     assert_eq!((rows[0], rows[N_NODES as usize - 1]), (2, 0));
 }
 
-/// A partition that was aligned has made the version before by a commit of its own: a repair of
-/// another partition does not take that for its own.
+/// An aligned partition has made the previous version by its own commit, which a repair of another
+/// partition must not adopt.
 #[test]
 fn a_repaired_partition_claims_no_commit_of_an_aligned_neighbour() {
     let ring = ring(N_NODES, 2, 2);
@@ -232,8 +232,8 @@ fn a_repaired_partition_claims_no_commit_of_an_aligned_neighbour() {
     assert!(!live.commit_of(other, 3).unwrap().is_known());
 }
 
-/// A partition came back from an old copy, and the catalog of another one was lost: nothing tells any
-/// more whether the commit between them had rows of the first.
+/// A partition was restored from an old copy, and the catalog of another one was lost: nothing
+/// records any more whether the commit in between had rows of the first.
 #[test]
 fn a_restored_partition_is_not_rolled_forward_to_a_repaired_one() {
     let ring = ring(N_NODES, 2, 2);
@@ -241,7 +241,7 @@ fn a_restored_partition_is_not_rolled_forward_to_a_repaired_one() {
     let old = ring.dir.path().join("old");
     copy_all(&dir, &old);
     let live = writer(&ring);
-    // The second one shows that the first was committed.
+    // The second commit shows that the first was committed.
     for seq in 1..=2 {
         put(&live, "feat", &(0..N_NODES).collect::<Vec<_>>(), seq);
         live.commit_version().unwrap();

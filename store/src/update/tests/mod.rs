@@ -1,4 +1,4 @@
-//! Graphs of few rows whose every row says which put it is of.
+//! Small graphs whose rows identify the put that wrote them.
 
 mod concurrent;
 mod faults;
@@ -33,11 +33,11 @@ use crate::import::TensorOptions;
 use crate::reader::OpenOptions;
 use crate::source::DenseSource;
 
-/// Tensors of the graphs here with their widths in bytes. One has the shortest rows there are,
-/// which are compressed. Rows of the other cross pages.
+/// Tensors of the test graphs with their widths in bytes. One has the shortest rows possible, which
+/// are compressed. Rows of the other cross pages.
 const TENSORS: [(&str, usize); 2] = [("mark", 1), ("feat", 99)];
 
-/// Returns the row that put number `seq` puts: any two of them differ in every element.
+/// Returns the row of put number `seq`; rows of two puts differ in every element.
 fn row_of(seq: u32, width: usize) -> Vec<u8> {
     vec![seq as u8; width]
 }
@@ -59,7 +59,7 @@ fn ring(n_nodes: u32, n_owners: u16, n_parts: u16) -> Ring {
     ring
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder recursively.
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -80,7 +80,7 @@ fn writer(ring: &Ring) -> Arc<GraphHandle> {
     open(&ring.out(), OpenMode::Write).unwrap()
 }
 
-/// Opens for writing partitions that are not of one history.
+/// Opens partitions of different histories for writing.
 fn aligned(ring: &Ring) -> Arc<GraphHandle> {
     let graph = Graph::open(&ring.out()).unwrap();
     let (live, version) = GraphHandle::align(graph, &OpenOptions::default()).unwrap();
@@ -88,7 +88,7 @@ fn aligned(ring: &Ring) -> Arc<GraphHandle> {
     Arc::new(live)
 }
 
-/// Puts the rows of `seq` to `ids`.
+/// Puts the rows of `seq` for `ids`.
 fn put(live: &GraphHandle, tensor: &str, ids: &[u32], seq: u32) {
     try_put(live, tensor, ids, seq).unwrap();
 }
@@ -116,7 +116,7 @@ fn at(live: &Arc<GraphHandle>, version: u32) -> Result<EmbeddedStore, StoreError
     EmbeddedStore::from_handle(Arc::clone(live), View::At(version))
 }
 
-/// Returns the put that each row of a tensor is of; fails the test for a mix.
+/// Returns the put number of each row of a tensor; panics if a row mixes puts.
 fn seqs(store: &EmbeddedStore, tensor: &str) -> Vec<u8> {
     let ids: Vec<NodeId> = (0..store.graph().book().n_nodes()).map(NodeId).collect();
     seqs_of(store, tensor, &ids).unwrap()

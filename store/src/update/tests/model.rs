@@ -1,4 +1,4 @@
-//! Any interleaving of puts, commits, compactions, reopenings and pins, against rows in memory.
+//! Random sequences of puts, commits, compactions, reopenings and pins, against rows in memory.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ enum Step {
     },
     Commit,
     CommitThrough(u32),
-    /// The first half of a commit.
+    /// The first step of a commit.
     Prepare,
     CompactAll,
     Compact {
@@ -51,14 +51,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The put of each row, by tensor.
+/// By tensor, the number of the put that wrote each row.
 type Rows = [Vec<u8>; TENSORS.len()];
 
 /// Expected contents of the graph.
 struct Model {
-    /// With every put, visible or not.
+    /// Includes every put, visible or not.
     put: Rows,
-    /// The next version, where its commit has begun.
+    /// Rows of the next version, if its commit has begun.
     prepared: Option<Rows>,
     committed: BTreeMap<u32, Rows>,
     version: u32,
@@ -82,7 +82,7 @@ fn check(store: &EmbeddedStore, expected: &Rows) {
     }
 }
 
-/// Checks that every version is the model's or is refused by its number.
+/// Checks that every version has the model's rows or is refused by its number.
 fn check_versions(live: &Arc<GraphHandle>, model: &Model) {
     assert_eq!(live.version(), model.version);
 
@@ -92,8 +92,8 @@ fn check_versions(live: &Arc<GraphHandle>, model: &Model) {
                 assert!((1..=model.version).contains(&asked), "{asked}");
                 check(&store, &model.committed[&asked]);
             }
-            Err(StoreError::NoVersion { asked: told, oldest, newest }) => {
-                assert_eq!((told, newest), (asked, model.version));
+            Err(StoreError::NoVersion { asked: found, oldest, newest }) => {
+                assert_eq!((found, newest), (asked, model.version));
                 assert!(oldest <= newest && asked != newest);
             }
             Err(other) => panic!("{other}"),
@@ -121,9 +121,9 @@ fn run(n_nodes: u32, n_owners: u16, n_parts: u16, steps: &[Step]) {
             Step::Commit => {
                 let version = live.commit_version().unwrap();
                 assert!(version > model.version);
-                // Through the prepared version, where there is one.
+                // Through the prepared version, if there is one.
                 (model.version..version).for_each(|_| model.commit());
-                assert_eq!(model.latest(), &model.put, "all that was put is visible");
+                assert_eq!(model.latest(), &model.put, "all puts are visible");
             }
             Step::CommitThrough(version) => {
                 if *version > model.version {
@@ -173,7 +173,7 @@ fn run(n_nodes: u32, n_owners: u16, n_parts: u16, steps: &[Step]) {
     }
     check_versions(&live, &model);
     drop(pins);
-    assert_eq!(live.sweep().unwrap(), 0, "nothing is held any more");
+    assert_eq!(live.sweep().unwrap(), 0, "no view is left");
     drop(live);
     check_versions(&open(&ring.out(), OpenMode::Read).unwrap(), &model);
 }
@@ -184,7 +184,7 @@ proptest! {
     ))]
 
     #[test]
-    fn whatever_happens_every_view_has_the_rows_that_it_must_have(
+    fn every_view_has_the_rows_of_the_model(
         (n_nodes, n_owners, n_parts) in prop::sample::select(vec![
             (1, 1, 1), (1, 1, 3), (60, 1, 1), (200, 2, 2), (90, 2, 4),
         ]),

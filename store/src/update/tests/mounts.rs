@@ -1,4 +1,4 @@
-//! File systems that refuse what a local disk grants.
+//! File systems that lack features of a local disk.
 
 use std::io;
 
@@ -21,7 +21,7 @@ fn open_on(
 }
 
 #[test]
-fn a_graph_lives_on_a_mount_that_renames_and_locks_as_nfs_does() {
+fn a_graph_works_on_a_mount_that_renames_and_locks_like_nfs() {
     let ring = ring(N_NODES, 3, 3);
     let dir = ring.out();
     let live = open_on(Nfs, &dir, OpenMode::Write).unwrap();
@@ -46,9 +46,9 @@ fn a_graph_lives_on_a_mount_that_renames_and_locks_as_nfs_does() {
     assert!(report.ok && report.unknown.is_empty(), "{report:?}");
 }
 
-/// What a move has left that was cut off between its link and the removal of the old name.
+/// Leftover of a move that was interrupted between its link and the removal of the old name.
 #[test]
-fn a_file_that_a_cut_off_move_has_left_two_names_loses_the_temporary_one() {
+fn an_interrupted_move_loses_its_temporary_name() {
     let ring = ring(N_NODES, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[3], 1);
@@ -62,7 +62,7 @@ fn a_file_that_a_cut_off_move_has_left_two_names_loses_the_temporary_one() {
 }
 
 #[test]
-fn a_file_system_that_moves_no_file_is_refused_before_anything_is_written() {
+fn a_file_system_without_rename_is_refused_before_anything_is_written() {
     let ring = ring(N_NODES, 2, 2);
     let refuse = |step, path: &Path| match step {
         Step::Rename if path.is_file() => Err(io::ErrorKind::Unsupported.into()),
@@ -90,9 +90,9 @@ fn a_file_system_without_locks_is_refused_for_writing_and_can_be_read() {
     drop(open_on(Hooked(refuse), &ring.out(), OpenMode::Read).unwrap());
 }
 
-/// RocksDB's logs are written in place, and so is the number of the last write.
+/// RocksDB writes its logs and the number of the last write in place.
 #[test]
-fn a_copy_by_hard_links_is_refused_for_writing_and_the_original_stays_whole() {
+fn a_copy_by_hard_links_is_refused_for_writing_and_the_original_stays_intact() {
     let ring = ring(N_NODES, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[3], 1);
@@ -107,7 +107,7 @@ fn a_copy_by_hard_links_is_refused_for_writing_and_the_original_stays_whole() {
     assert!(matches!(refused, Err(StoreError::HardLinked { .. })), "{refused:?}");
     drop(open(&copy, OpenMode::Read).unwrap());
     assert!(ring.verify().ok);
-    // As the message says.
+    // Follows the advice of the message.
     for part in ["part-000", "part-001"] {
         let catalog = copy.join(part).join("catalog");
         let real = copy.join(part).join("real");

@@ -1,4 +1,4 @@
-//! Puts that are repeated because their answer was lost.
+//! Puts that are repeated because their reply was lost.
 
 use super::*;
 
@@ -15,20 +15,20 @@ fn a_put_that_is_repeated_after_a_restart_writes_nothing_over_later_rows() {
     let live = writer(&ring);
     assert_eq!(put_once(&live, 7, 3, 1), 2);
     drop(live);
-    // Its answer was lost with the process. Another client puts the row, then the first asks again.
+    // The reply was lost with the process. Another client puts the row, then the first retries.
     let live = writer(&ring);
     assert_eq!(put_once(&live, 8, 3, 2), 2);
     assert_eq!(put_once(&live, 7, 3, 1), 2);
     live.commit_version().unwrap();
     assert_eq!(seqs(&latest(&live), "feat")[3], 2);
-    // It is known as long as rows are pending for the version after.
+    // The number is remembered while rows are pending for the next version.
     assert_eq!(put_once(&live, 9, 3, 4), 3);
     drop(live);
     let live = writer(&ring);
     assert_eq!(put_once(&live, 7, 3, 1), 2);
     live.commit_version().unwrap();
     assert_eq!(seqs(&latest(&live), "feat")[3], 4);
-    // Then it is forgotten: a number is one of a put that has lost its answer a moment ago.
+    // Then it is forgotten: a put is only repeated soon after its reply was lost.
     put(&live, "feat", &[3], 5);
     live.commit_version().unwrap();
     assert_eq!(put_once(&live, 7, 3, 1), 5);

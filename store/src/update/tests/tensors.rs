@@ -1,4 +1,4 @@
-//! Tensors that come and go: whole or not at all, also where that is cut off.
+//! Additions and drops of tensors: all or nothing, even if interrupted.
 
 use lodestore_graph::PartId;
 
@@ -16,7 +16,7 @@ fn spec(name: &str) -> TensorSpec {
     TensorSpec::new(name, Dtype::U8, WIDTH as u32).unwrap()
 }
 
-/// Returns the rows of a new tensor: node `i` has `i` and then `i + 1` to its end.
+/// Returns the rows of a new tensor: node `i` has the bytes `i`, `i + 1` and so on.
 fn rows(n_nodes: u32) -> Vec<u8> {
     (0..n_nodes).flat_map(|node| (0..WIDTH as u32).map(move |at| (node + at) as u8)).collect()
 }
@@ -37,7 +37,7 @@ fn write(live: &Arc<GraphHandle>, name: &str, n_nodes: u32, cut: usize) -> Graph
 }
 
 #[test]
-fn a_new_tensor_is_like_one_that_was_imported_at_every_version() {
+fn a_new_tensor_is_like_an_imported_one_at_every_version() {
     for (n_nodes, n_owners, n_parts, cut) in
         [(50, 2, 3, 1), (50, 2, 2, 64), (1, 1, 1, 7), (0, 1, 2, 9)]
     {
@@ -70,7 +70,7 @@ fn rows_over(live: &Arc<GraphHandle>, tensor: &str) -> Result<Vec<u8>, StoreErro
 }
 
 #[test]
-fn a_tensor_comes_to_all_partitions_of_a_machine_or_to_none() {
+fn a_tensor_is_added_to_all_partitions_of_a_machine_or_to_none() {
     let ring = ring(50, 2, 2);
     let graph = Graph::open(&ring.out()).unwrap();
     let some = Some(&[PartId(1)][..]);
@@ -80,7 +80,7 @@ fn a_tensor_comes_to_all_partitions_of_a_machine_or_to_none() {
 }
 
 #[test]
-fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
+fn a_tensor_is_added_to_an_open_graph_and_dropped_from_it() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let before = EmbeddedStore::from_handle(Arc::clone(&live), View::Latest).unwrap();
@@ -88,8 +88,8 @@ fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
     write(&live, "emb", 50, 1000);
     let mut expected = rows(50);
     assert_eq!(rows_over(&live, "emb").unwrap(), expected);
-    assert!(before.tensor("emb").is_err(), "it was opened before");
-    // It is put to, committed, pinned and folded as the others are.
+    assert!(before.tensor("emb").is_err(), "the store was opened before the addition");
+    // The tensor is put to, committed, pinned and folded like the others.
     let ids = [NodeId(4), NodeId(49)];
     live.put_rows("emb", &ids, &[9; 2 * WIDTH]).unwrap();
     assert_eq!(live.commit_version().unwrap(), 2);
@@ -105,7 +105,7 @@ fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
     let pinned = at(&live, 2).unwrap();
     assert_eq!(compact(&live), 4);
     assert_eq!(rows_over(&live, "emb").unwrap(), expected);
-    // It goes with what is pending, and with files that a pinned reader still holds.
+    // A drop removes pending rows, and files that a pinned reader still holds.
     live.put_rows("emb", &ids, &[8; 2 * WIDTH]).unwrap();
     put(&live, "feat", &[5], 2);
     let graph = live.drop_tensor("emb").unwrap();
@@ -124,7 +124,8 @@ fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
         manifest.files().map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(names(&live).iter().all(|file| !file.starts_with("emb")));
-    // Another of its name: nothing of the first comes back, and nothing of it takes files away.
+    // Another tensor of the same name: no file of the first reappears, and none of its files is
+    // removed.
     write(&live, "emb", 50, 64);
     drop(pinned);
     live.sweep().unwrap();
@@ -142,7 +143,7 @@ fn a_tensor_comes_to_a_graph_that_is_open_and_goes_from_it() {
 }
 
 #[test]
-fn tensors_neither_come_nor_go_while_a_partition_is_copied() {
+fn tensors_cannot_be_added_or_dropped_while_a_partition_is_copied() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
@@ -163,7 +164,7 @@ fn tensors_neither_come_nor_go_while_a_partition_is_copied() {
 }
 
 #[test]
-fn a_partition_that_comes_after_a_tensor_has_gone_waits_for_the_next_opening() {
+fn a_partition_that_arrives_after_a_drop_waits_for_the_next_opening() {
     let ring = ring(50, 2, 2);
     let graph = Graph::open(&ring.out()).unwrap();
     let parts = [PartId(0)];
@@ -179,10 +180,10 @@ fn a_partition_that_comes_after_a_tensor_has_gone_waits_for_the_next_opening() {
 }
 
 #[test]
-fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
+fn tensors_that_another_process_recreates_block_arrivals() {
     let ring = ring(50, 1, 2);
     let graph = Graph::open(&ring.out()).unwrap();
-    // It has no partition, and so no lock: the folder is open to others.
+    // A graph without partitions has no lock: other processes can open the folder.
     let empty = GraphHandle::open(graph, Some(&[]), OpenMode::Write, &OpenOptions::default());
     let empty = empty.unwrap();
     let other = writer(&ring);
@@ -202,9 +203,9 @@ fn tensors_that_another_process_drops_and_writes_again_keep_partitions_away() {
     }
 }
 
-/// As for an import of a whole graph.
+/// Like the codec of an import of a whole graph.
 #[test]
-fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
+fn the_codec_of_an_imported_tensor_is_measured_if_none_is_named() {
     const ROW_BYTES: u64 = 64 << 10;
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
@@ -219,9 +220,9 @@ fn the_codec_of_a_tensor_that_is_imported_is_measured_where_none_is_named() {
     }
 }
 
-/// Puts find a tensor by its position in one partition, and use that in all of them.
+/// Puts look up a tensor's position in one partition and use it in all of them.
 #[test]
-fn a_tensor_comes_to_all_partitions_while_no_put_runs() {
+fn a_tensor_is_added_to_all_partitions_while_no_put_runs() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
@@ -234,16 +235,16 @@ fn a_tensor_comes_to_all_partitions_while_no_put_runs() {
             std::thread::yield_now();
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
-        assert!(live.tensor_position("emb").is_err(), "a put is midway");
+        assert!(live.tensor_position("emb").is_err(), "a put is running");
         drop(put);
         finishing.join().unwrap().unwrap();
     });
     live.put_rows("emb", &[NodeId(3), NodeId(49)], &[9; 2 * WIDTH]).unwrap();
 }
 
-/// Files of both have the same names.
+/// The files of both tensors have the same names.
 #[test]
-fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
+fn leftovers_of_a_failed_drop_remove_no_file_of_a_new_tensor() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     write(&live, "emb", 50, 1000);
@@ -254,7 +255,7 @@ fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
     let full = rustix::io::Errno::NOSPC.into();
     live.tensor(PartId(0), 0).unwrap().catalog().fail_writes(full);
     live.drop_tensor("emb").unwrap_err();
-    // Room is looked for once a second.
+    // The free space is checked once a second.
     let mut again = loop {
         match live.new_tensor(spec("emb"), SegmentCodec::Raw) {
             Ok(tensor) => break tensor,
@@ -262,7 +263,7 @@ fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
             Err(error) => panic!("{error}"),
         }
     };
-    // The file of the first partition has its name then, and nothing has it open.
+    // The file of the first partition is complete then, and nothing has it open.
     again.write_rows(&rows(50)).unwrap();
     drop(pin);
     live.sweep().unwrap();
@@ -270,7 +271,7 @@ fn what_a_failed_drop_has_left_takes_no_file_of_a_new_tensor_away() {
     assert_eq!(rows_over(&live, "emb").unwrap(), rows(50));
 }
 
-/// Returns a folder of the graph without partitions.
+/// Creates a folder of the graph without partitions.
 fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     let dir = ring.dir.path().join("elsewhere");
     std::fs::create_dir(&dir).unwrap();
@@ -278,9 +279,9 @@ fn elsewhere(ring: &Ring) -> std::path::PathBuf {
     dir
 }
 
-/// A folder without partitions is locked by no process.
+/// No process locks a folder without partitions.
 #[test]
-fn tensors_neither_come_nor_go_while_a_partition_is_on_its_way() {
+fn tensors_cannot_be_added_or_dropped_while_a_partition_is_arriving() {
     let ring = ring(50, 2, 2);
     let to = elsewhere(&ring);
     let empty = || {
@@ -303,7 +304,7 @@ fn tensors_neither_come_nor_go_while_a_partition_is_on_its_way() {
 }
 
 #[test]
-fn a_partition_of_other_tensors_is_refused_by_their_names() {
+fn a_partition_with_other_tensors_is_refused_and_they_are_named() {
     let ring = ring(50, 2, 2);
     let to = elsewhere(&ring);
     let live = writer(&ring);
@@ -318,7 +319,7 @@ fn a_partition_of_other_tensors_is_refused_by_their_names() {
 }
 
 #[test]
-fn a_tensor_that_is_not_whole_leaves_nothing() {
+fn an_incomplete_tensor_leaves_nothing() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let before = crate::fixture::files(&ring.out());
@@ -328,7 +329,7 @@ fn a_tensor_that_is_not_whole_leaves_nothing() {
     assert!(error.contains("10 rows are missing"), "{error}");
     let mut tensor = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
     let error = tensor.write_rows(&rows(51)).unwrap_err().to_string();
-    assert!(error.contains("7 bytes came after the last node's row"), "{error}");
+    assert!(error.contains("7 bytes follow the last node's row"), "{error}");
     drop(tensor);
     drop(live);
     let after = crate::fixture::files(&ring.out());
@@ -353,8 +354,8 @@ fn a_tensor_that_is_not_whole_leaves_nothing() {
 }
 
 #[test]
-fn a_tensor_that_was_cut_off_before_or_after_the_switch_is_settled_by_a_writer() {
-    // Before: records, and a graph.toml that does not list it.
+fn a_tensor_interrupted_before_or_after_the_switch_is_settled_by_a_writer() {
+    // Before the switch: there are records, and graph.toml does not list the tensor.
     let ring = ring(50, 2, 2);
     let old = std::fs::read(ring.out().join("graph.toml")).unwrap();
     let live = writer(&ring);
@@ -366,8 +367,8 @@ fn a_tensor_that_was_cut_off_before_or_after_the_switch_is_settled_by_a_writer()
     drop(writer(&ring));
     assert!(ring.verify().ok, "{:?}", ring.verify());
     let kept = ring.out().join("part-000/quarantine/emb.v1.seg.1");
-    assert!(kept.is_file(), "what graph.toml does not list is kept aside");
-    // After: graph.toml lists it, and the catalogs have it as new.
+    assert!(kept.is_file(), "the file is quarantined");
+    // After the switch: graph.toml lists the tensor, and the catalogs record it as new.
     let live = writer(&ring);
     write(&live, "emb", 50, 1000);
     drop(live);
@@ -387,19 +388,19 @@ fn a_tensor_that_was_cut_off_before_or_after_the_switch_is_settled_by_a_writer()
 }
 
 #[test]
-fn files_of_a_tensor_that_was_cut_off_before_its_record_do_not_stay_in_the_folder() {
+fn files_of_a_tensor_interrupted_before_its_record_leave_the_folder() {
     let ring = ring(50, 2, 2);
     let dir = ring.out().join("part-001");
     for name in ["emb.v1.seg", "emb.v1.seg.tmp", "emb.v2-3.delta.tmp", "emb.v1.seg.bak"] {
         std::fs::write(dir.join(name), name).unwrap();
     }
-    // It was opened before the tensor came.
+    // Opened before the tensor is added.
     let stale = Graph::open(&ring.out()).unwrap();
     let live = writer(&ring);
     let left = |name: &str| dir.join(name).exists();
     assert!(!left("emb.v1.seg") && !left("emb.v1.seg.tmp") && !left("emb.v2-3.delta.tmp"));
     assert_eq!(std::fs::read(dir.join("quarantine/emb.v1.seg.1")).unwrap(), b"emb.v1.seg");
-    assert!(left("emb.v1.seg.bak"), "no name of ours");
+    assert!(left("emb.v1.seg.bak"), "not a name of the store");
     write(&live, "emb", 50, 1000);
     drop(live);
     drop(GraphHandle::open(stale, None, OpenMode::Write, &OpenOptions::default()).unwrap());
@@ -407,13 +408,13 @@ fn files_of_a_tensor_that_was_cut_off_before_its_record_do_not_stay_in_the_folde
 }
 
 #[test]
-fn of_two_new_tensors_of_one_name_the_second_is_refused_while_the_first_is_written() {
+fn a_second_new_tensor_of_a_name_is_refused_while_the_first_is_written() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let mut first = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap();
     first.write_rows(&rows(50)[..100]).unwrap();
     let refused = live.new_tensor(spec("emb"), SegmentCodec::Raw).unwrap_err().to_string();
-    assert!(refused.contains("another of this name is being written"), "{refused}");
+    assert!(refused.contains("another tensor of this name is being written"), "{refused}");
     drop(live.new_tensor(spec("other"), SegmentCodec::Raw).unwrap());
     first.write_rows(&rows(50)[100..]).unwrap();
     first.finish().unwrap();
@@ -425,7 +426,7 @@ fn of_two_new_tensors_of_one_name_the_second_is_refused_while_the_first_is_writt
 }
 
 #[test]
-fn a_dropped_tensor_is_gone_with_its_rows_and_may_come_again() {
+fn a_dropped_tensor_loses_its_rows_and_can_be_created_again() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     write(&live, "emb", 50, 1000);
@@ -442,7 +443,7 @@ fn a_dropped_tensor_is_gone_with_its_rows_and_may_come_again() {
     assert!(graph.tensor("emb").is_err());
     let mut row = [0; WIDTH];
     reader.gather("emb", &[NodeId(3)], &mut row).unwrap();
-    assert_eq!(row, [9; WIDTH], "a reader that has it open");
+    assert_eq!(row, [9; WIDTH], "a reader has the file open");
     drop(reader);
     assert!(ring.verify().ok && ring.verify().unknown.is_empty(), "{:?}", ring.verify());
     for name in ["external_id", "none"] {
@@ -454,5 +455,5 @@ fn a_dropped_tensor_is_gone_with_its_rows_and_may_come_again() {
     let live = writer(&ring);
     live.commit_version().unwrap();
     drop(live);
-    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50), "and nothing of the earlier one");
+    assert_eq!(gathered(&ring, "emb").unwrap(), rows(50), "no row of the earlier tensor is left");
 }

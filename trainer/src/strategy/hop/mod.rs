@@ -8,7 +8,7 @@ pub(crate) mod config;
 mod iteration;
 mod micrographs;
 mod migration;
-mod run;
+mod notes;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +17,7 @@ use lodestore_graph::{
     sampler::{Deal, RootPlan},
 };
 
+use super::mini_batches::MiniBatchRun;
 use super::ondemand::SampledFeed;
 use super::rapid::ScheduledFeed;
 use super::{StrategyConfig, StrategyRun, check_owned_roots};
@@ -29,7 +30,7 @@ use crate::setup::Setup;
 use config::{HopConfig, Migration};
 pub use iteration::{Iteration, Iterations, TimeStep};
 use migration::MigratingRun;
-use run::HopRun;
+use notes::HopNotes;
 
 impl StrategyConfig for HopConfig {
     fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
@@ -55,15 +56,15 @@ impl StrategyConfig for HopConfig {
         setup: &'scope Setup<'scope>,
         _replica: &Replica,
     ) -> Box<dyn StrategyRun<'scope> + 'scope> {
-        match (self.migration, self.fetch) {
-            (Migration::Paper, _) => Box::new(MigratingRun::new(setup, self)),
-            (Migration::None, Fetch::Rapid) => {
-                Box::new(HopRun::new(setup, ScheduledFeed::new(setup)))
-            }
-            (Migration::None, _) => {
-                let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
-                Box::new(HopRun::new(setup, feed))
-            }
+        if self.migration == Migration::Paper {
+            return Box::new(MigratingRun::new(setup, self));
         }
+        let run = if self.fetch == Fetch::Rapid {
+            MiniBatchRun::new(setup, ScheduledFeed::new(setup))
+        } else {
+            let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
+            MiniBatchRun::new(setup, feed)
+        };
+        Box::new(run.with_notes(HopNotes { n_workers: setup.config.workers }))
     }
 }

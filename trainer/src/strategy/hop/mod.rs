@@ -12,20 +12,16 @@ mod notes;
 #[cfg(test)]
 mod tests;
 
-use lodestore_graph::{
-    PartitionBook,
-    sampler::{Deal, RootPlan},
-};
+use lodestore_graph::sampler::Deal;
 
 use super::mini_batches::MiniBatchRun;
 use super::ondemand::SampledFeed;
 use super::rapid::ScheduledFeed;
-use super::{StrategyConfig, StrategyRun, check_owned_roots};
+use super::{StrategyConfig, StrategyRun};
 use crate::checkpoint::Computation;
-use crate::config::{Fetch, Sampling, TrainConfig};
+use crate::config::{Sampling, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::TrainReport;
 use crate::setup::Setup;
 use config::{HopConfig, Migration};
 pub use iteration::{Iteration, Iterations, TimeStep};
@@ -33,22 +29,28 @@ use migration::MigratingRun;
 use notes::HopNotes;
 
 impl StrategyConfig for HopConfig {
-    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
-        check_owned_roots(config)?;
+    fn name(&self) -> &'static str {
+        "hop"
+    }
+
+    fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
         self.check()
     }
 
     fn computation(&self, config: &TrainConfig) -> Computation {
-        let computation = Computation::new("Hop").with("workers", &config.workers);
-        Computation { migration: self.migration, merge: self.merge, ..computation }
+        Computation::new("Hop")
+            .with("migration", &self.migration)
+            .with("merge", &self.merge)
+            .with("workers", &config.workers)
     }
 
-    fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
-        config.plan_of(Deal::Home, book)
+    fn agreed_settings(&self) -> String {
+        let hot_policy = self.schedule.as_ref().map(|schedule| schedule.hot_policy);
+        format!("{}, {hot_policy:?}", self.pregather)
     }
 
-    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
-        report.hop = Some(*self);
+    fn deal(&self) -> Deal {
+        Deal::Home
     }
 
     fn run<'scope>(
@@ -59,8 +61,8 @@ impl StrategyConfig for HopConfig {
         if self.migration == Migration::Paper {
             return Box::new(MigratingRun::new(setup, self));
         }
-        let run = if self.fetch == Fetch::Rapid {
-            MiniBatchRun::new(setup, ScheduledFeed::new(setup))
+        let run = if let Some(schedule) = &self.schedule {
+            MiniBatchRun::new(setup, ScheduledFeed::new(setup, schedule))
         } else {
             let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
             MiniBatchRun::new(setup, feed)

@@ -79,9 +79,8 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
         "trainer/src",
-        "adam best_model checkpoint config conv error evaluate features labels layer layerwise loss \
-         metric model model_file norm options process_group record replay replica report run setup \
-         sources step_outcome strategy worker worker_thread workers",
+        "best_model checkpoint config evaluate labels layerwise loss metric model model_file \
+         process_group record replica report run setup sources strategy worker workers",
         "the configuration has the settings that lie in the folders of strategies, strategies read \
          the state of the run, and a run calls its strategy",
     ),

@@ -7,7 +7,7 @@ use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology
 use safetensors::SafeTensorError;
 use thiserror::Error;
 
-use crate::checkpoint::error::CheckpointError;
+use crate::checkpoint_error::CheckpointError;
 use crate::collective::CollectiveError;
 use crate::step::Place;
 

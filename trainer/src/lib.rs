@@ -17,6 +17,7 @@ mod attention;
 mod best_model;
 pub mod bottleneck;
 pub mod checkpoint;
+mod checkpoint_error;
 pub mod collective;
 pub mod config;
 mod conv;

@@ -7,7 +7,6 @@ use std::{
 };
 
 use lodestore_graph::splitmix64;
-use serde::Serialize;
 
 use crate::error::{TrainError, check};
 
@@ -16,15 +15,13 @@ const MOST_SECONDS: f64 = 3600.0;
 
 /// Times of recorded steps: the forward and the backward pass of a batch on another device. The
 /// worker sleeps meanwhile, so that the cores are free for all that moves rows.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     times: Times,
 }
 
 /// Rule for the time of a step.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq)]
 enum Times {
     /// Seconds by the step of an epoch; a single one stands for all.
     Steps(Vec<f64>),

@@ -1,10 +1,11 @@
 //! Report of a run, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bottleneck::StepShares;
 use crate::collective::Traffic;
-use crate::config::{FullConfig, HopConfig, HotPolicy, Roots, SdtConfig, Strategy};
+use crate::config::{HotPolicy, Strategy};
 use crate::options::{Metric, ModelKind};
 use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
@@ -22,21 +23,10 @@ pub enum RowsFrom {
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainReport {
-    /// How rows reached the trainer.
+    /// The strategy with its settings. JSON has its name, and the settings that decide what is
+    /// computed: `roots` of mini-batches, else `hop`, `sdt` or `full`.
+    #[serde(flatten)]
     pub strategy: Strategy,
-    /// Which worker trained on which root, but of `hop`, `sdt` and `full`, which deal roots to
-    /// owners.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub roots: Option<Roots>,
-    /// How roots, models and rows met under `hop`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hop: Option<HopConfig>,
-    /// How local models were trained and averaged under `sdt`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sdt: Option<SdtConfig>,
-    /// How partitions trained together under `full`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub full: Option<FullConfig>,
     /// Which layers the model had.
     pub model: ModelKind,
     /// Workers.
@@ -94,26 +84,9 @@ pub struct TrainReport {
     pub remote_bytes_per_step: f64,
     /// Before the first step: labels, schedule, first hot sets.
     pub setup_seconds: f64,
-    /// Part of it that wrote the schedule, or looked whether it is there.
-    pub schedule_seconds: f64,
-    /// Whether the schedule lay there whole, from a run before.
-    pub schedule_stored: bool,
-    /// Bytes of the schedule's file; 0 without one.
-    pub schedule_bytes: u64,
-    /// Content digest of the schedule, in hex.
-    pub schedule_digest: Option<String>,
-    /// Which rows `rapid` kept.
-    pub hot_policy: Option<HotPolicy>,
-    /// Rows of a hot set, after the memory budget; 0 without one.
-    pub n_hot: u64,
-    /// Batches prepared ahead, after the memory budget.
-    pub window: u64,
-    /// Batches to be prepared ahead, before the memory budget.
-    pub window_asked: u64,
-    /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
-    /// that it does not count ([`lodestore_client::budget::RowBudget`]). Absent where batches are
-    /// not known ahead, and so nothing bounds them.
-    pub memory_bound_bytes: Option<u64>,
+    /// The schedule, if rows came by one. JSON has its fields without one too: zeros, and `null`.
+    #[serde(flatten, serialize_with = "schedule_fields")]
+    pub schedule: Option<ScheduleReport>,
     /// Most bytes that one worker really had: batches, with memory that waits for the next, and
     /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
     /// `massive` these are batches, and the buffer with all of its scores and lists.
@@ -124,6 +97,49 @@ pub struct TrainReport {
     /// Bytes that the process read from disk while it trained, summed over processes; 0 where all
     /// was in the page cache. Absent where the system does not report it.
     pub disk_bytes: Option<u64>,
+}
+
+/// The schedule of a run, and the rows that were kept by it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleReport {
+    /// Part of the set-up that wrote the schedule, or looked whether it is there.
+    pub seconds: f64,
+    /// Whether the schedule lay there whole, from a run before.
+    pub is_stored: bool,
+    /// Bytes of the schedule's file.
+    pub n_bytes: u64,
+    /// Content digest of the schedule, in hex.
+    pub digest: String,
+    /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
+    /// that it does not count ([`lodestore_client::budget::RowBudget`]).
+    pub memory_bound_bytes: u64,
+    /// Which rows were kept.
+    pub hot_policy: HotPolicy,
+    /// Rows of a hot set, after the memory budget.
+    pub n_hot: u64,
+    /// Batches prepared ahead, after the memory budget.
+    pub window: u64,
+    /// Batches to be prepared ahead, before the memory budget.
+    pub window_asked: u64,
+}
+
+/// Writes the fields of a schedule, with 0, `false` or `null` without one.
+fn schedule_fields<S: Serializer>(
+    schedule: &Option<ScheduleReport>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let schedule = schedule.as_ref();
+    let mut fields = serializer.serialize_map(None)?;
+    fields.serialize_entry("schedule_seconds", &schedule.map_or(0.0, |of| of.seconds))?;
+    fields.serialize_entry("schedule_stored", &schedule.is_some_and(|of| of.is_stored))?;
+    fields.serialize_entry("schedule_bytes", &schedule.map_or(0, |of| of.n_bytes))?;
+    fields.serialize_entry("schedule_digest", &schedule.map(|of| &of.digest))?;
+    fields.serialize_entry("hot_policy", &schedule.map(|of| of.hot_policy))?;
+    fields.serialize_entry("n_hot", &schedule.map_or(0, |of| of.n_hot))?;
+    fields.serialize_entry("window", &schedule.map_or(0, |of| of.window))?;
+    fields.serialize_entry("window_asked", &schedule.map_or(0, |of| of.window_asked))?;
+    fields.serialize_entry("memory_bound_bytes", &schedule.map(|of| of.memory_bound_bytes))?;
+    fields.end()
 }
 
 /// One epoch, summed over all workers unless it says otherwise. In an epoch in which the run was

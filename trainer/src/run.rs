@@ -248,11 +248,7 @@ impl<'a> Run<'a> {
             stats.steady.peak_bytes + stats.prefetch.peak_bytes + stats.buffer_bytes
         };
         let mut report = TrainReport {
-            strategy: config.strategy,
-            roots: None,
-            hop: None,
-            sdt: None,
-            full: None,
+            strategy: config.strategy.clone(),
             model: config.model,
             workers: config.workers,
             processes: setup.n_processes,
@@ -277,22 +273,13 @@ impl<'a> Run<'a> {
             checkpoint_seconds: checkpoints.map_or(0.0, |checkpoints| checkpoints.seconds),
             step: record.steps.shares(),
             setup_seconds: record.setup_seconds,
-            schedule_seconds: 0.0,
-            schedule_stored: false,
-            schedule_bytes: 0,
-            schedule_digest: None,
-            memory_bound_bytes: None,
-            hot_policy: None,
-            n_hot: 0,
-            window: 0,
-            window_asked: 0,
+            schedule: None,
             memory_measured_bytes: stats.iter().map(held).max().unwrap_or(0),
             peak_anonymous_bytes: peak_anonymous_bytes(),
             disk_bytes: disk_read_bytes().zip(read_before_bytes).map(|(now, before)| now - before),
             epochs,
             step_losses: record.step_losses,
         };
-        config.strategy.config(config).report(config, &mut report);
         strategy.report(&mut report);
         report
     }

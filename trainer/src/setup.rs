@@ -20,7 +20,7 @@ use crate::model::{Model, ModelSpec};
 use crate::model_file::ModelFile;
 use crate::process_group::Opening;
 use crate::sources::{RowVersions, TrainGraph, WorkerSources};
-use crate::strategy::{Share, StrategyConfig};
+use crate::strategy::{Share, StrategyConfig, check_parts};
 use crate::worker::Learner;
 
 /// State of a run that never changes, but for the model's parameters.
@@ -54,8 +54,11 @@ impl<'a> Setup<'a> {
     ) -> Result<Self, TrainError> {
         config.validate()?;
         check_sources(graph, sources, &workers)?;
-        let strategy = config.strategy.config(config);
-        strategy.check_sources(config, graph.book, sources, &workers)?;
+        let strategy = config.strategy.config();
+        if strategy.trains_partitions() {
+            check_parts(config, graph.book)?;
+        }
+        strategy.check_sources(sources, &workers)?;
         let versions = RowVersions::of(sources, config.mixed_versions)?;
         let owned = owned_parts(config, graph, workers[0]);
         let known_classes = file.map(ModelFile::n_classes).transpose()?;
@@ -91,7 +94,7 @@ impl<'a> Setup<'a> {
     /// Warns of workers that never compute: their partitions have no training node.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
-        if plan.deal == Deal::Turns || !self.strategy().idles_without_roots() {
+        if plan.deal == Deal::Turns || self.strategy().trains_partitions() {
             return;
         }
         let mut is_idle = vec![true; plan.workers as usize];
@@ -124,12 +127,13 @@ impl<'a> Setup<'a> {
 
     /// Returns the digest of all that must be the same in all processes of a run.
     fn digest(&self) -> [u32; 8] {
-        let TrainConfig { strategy, hop, hot_policy, epochs, workers, .. } = self.config;
+        let TrainConfig { strategy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.graph.uuid);
         digest.update(self.settings().as_str().as_bytes());
-        digest.update(format!("{strategy}, {hop:?}, {hot_policy}, {epochs} epochs").as_bytes());
+        let agreed = self.strategy().agreed_settings();
+        digest.update(format!("{strategy}, {agreed}, {epochs} epochs").as_bytes());
         let evaluation = format!("{evaluate_every}, {measure_test}, {evaluation_bytes} bytes");
         digest.update(evaluation.as_bytes());
         digest.update(format!(", {workers} workers").as_bytes());
@@ -168,7 +172,7 @@ impl<'a> Setup<'a> {
 
     /// Returns what the strategy decides.
     pub(crate) fn strategy(&self) -> &'a dyn StrategyConfig {
-        self.config.strategy.config(self.config)
+        self.config.strategy.config()
     }
 
     /// Returns the batches in an epoch of share `worker` of the training nodes.

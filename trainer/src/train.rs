@@ -102,7 +102,7 @@ fn run_in<'scope, 'env>(
 ) -> Result<TrainReport, TrainError> {
     let config = setup.config;
     let replica = Replica::new(&setup.model, config, setup.n_steps())?;
-    let mut strategy = config.strategy.config(config).run(setup, &replica);
+    let mut strategy = config.strategy.config().run(setup, &replica);
     let strategy = &mut *strategy;
     let mut run = Run::new(setup, replica, strategy, group)?;
     if run.is_over() {

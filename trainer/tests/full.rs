@@ -24,7 +24,8 @@ use lodestore_trainer::config::{CheckpointConfig, Compression, FullConfig, Halo}
 use lodestore_trainer::options::{Aggregation, LayerOptions, Norm};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
 use planted::{
-    Planted, bytes_of, config, counting, failing, run, run_from, run_in_ranks, run_telling,
+    Planted, bytes_of, config, counting, failing, ondemand, run, run_from, run_in_ranks,
+    run_telling,
 };
 
 const N: u32 = 90;
@@ -121,14 +122,13 @@ fn settings(
     TrainConfig {
         model,
         layer,
-        full,
         fanouts: vec![Fanout::All; 3],
         hidden: 16,
         n_heads: 4,
         n_output_heads: 2,
         epochs: 4,
         learning_rate: 0.01,
-        ..config(Strategy::Full, workers, Path::new(""))
+        ..config(Strategy::Full(full), workers, Path::new(""))
     }
 }
 
@@ -208,7 +208,7 @@ fn an_epoch_is_a_step_on_a_batch_of_all_training_nodes() {
             let dropout = if model.0 == ModelKind::Gat { 0.5 } else { 0.0 };
             let full = TrainConfig { dropout, ..exact(model, 2) };
             let batch = TrainConfig {
-                strategy: Strategy::Ondemand,
+                strategy: ondemand(),
                 workers: 1,
                 batch_size: N as usize,
                 ..full.clone()
@@ -426,10 +426,11 @@ fn other_settings_are_another_run() {
         (FullConfig { staleness: 3, ..FullConfig::default() }, "staleness = 3"),
         (FullConfig { compress: Some(Compression::F16), ..FullConfig::default() }, "compress"),
     ] {
-        let error = run(&graph, &TrainConfig { full, ..config.clone() }).unwrap_err().to_string();
+        let config = TrainConfig { strategy: Strategy::Full(full), ..config.clone() };
+        let error = run(&graph, &config).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
-    let other = TrainConfig { strategy: Strategy::Ondemand, full: FullConfig::default(), ..config };
+    let other = TrainConfig { strategy: ondemand(), ..config };
     let error = run(&graph, &other).unwrap_err().to_string();
     assert!(error.contains("mode = Full"), "{error}");
 }

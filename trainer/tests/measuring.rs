@@ -13,8 +13,8 @@ use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use lodestore_trainer::infer::{Evaluation, InferConfig, InferOutput, Inference, evaluate_saved};
 use lodestore_trainer::report::RowsFrom;
-use lodestore_trainer::{Strategy, TrainConfig, TrainError, TrainGraph, WorkerSources};
-use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
+use lodestore_trainer::{TrainConfig, TrainError, TrainGraph, WorkerSources};
+use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, run};
 
 /// Returns the rows of a tensor of all nodes.
 fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
@@ -81,7 +81,7 @@ impl Rows {
 /// Returns a run that saves its model to `path`.
 fn settings(path: &Path) -> TrainConfig {
     let dir = path.parent().unwrap();
-    TrainConfig { save_model: Some(path.to_owned()), ..config(Strategy::Ondemand, 2, dir) }
+    TrainConfig { save_model: Some(path.to_owned()), ..config(ondemand(), 2, dir) }
 }
 
 fn sources(graph: &Planted) -> WorkerSources {

@@ -11,8 +11,8 @@ use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use lodestore_trainer::step::Place;
-use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError};
-use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, planted, run};
+use lodestore_trainer::{Metric, ModelKind, TrainConfig, TrainError};
+use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, run};
 
 /// Returns the rows of a tensor of all nodes.
 fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
@@ -56,7 +56,7 @@ fn several(graph: &Planted) -> Vec<u8> {
 
 fn settings(metric: Metric, dir: &std::path::Path) -> TrainConfig {
     let epochs = 15;
-    TrainConfig { metric, epochs, dropout: 0.0, ..config(Strategy::Ondemand, 2, dir) }
+    TrainConfig { metric, epochs, dropout: 0.0, ..config(ondemand(), 2, dir) }
 }
 
 #[test]

@@ -12,8 +12,11 @@ use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation};
 use lodestore_trainer::config::HotPolicy;
 use lodestore_trainer::step::WorkerStep;
-use lodestore_trainer::{Progress, Strategy, TrainConfig, TrainReport};
-use planted::{FILLED, N_NODES, Planted, ROW_BYTES, config, planted, run_telling, slow};
+use lodestore_trainer::{Progress, TrainConfig, TrainReport};
+use planted::{
+    FILLED, N_NODES, Planted, ROW_BYTES, config, massive, ondemand, planted, rapid, run_telling,
+    scheduled, slow,
+};
 
 /// Returns the report, and every worker's steps.
 fn observed(
@@ -38,7 +41,7 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+    for strategy in [ondemand(), rapid(), massive()] {
         let (report, steps) = observed(&graph, &config(strategy, 2, dir.path()), &plain);
         let batches: u64 = report.epochs.iter().map(|epoch| epoch.batches).sum();
         assert_eq!(steps.len() as u64, batches);
@@ -63,7 +66,7 @@ fn every_row_of_every_step_has_a_source_and_all_times_fit_into_the_step() {
         assert_eq!(sum(|s| s.bytes.local), of_epochs(|e| e.local_bytes));
         assert!(sum(|s| s.bytes.local) > 0 && report.disk_bytes.is_some());
         assert_eq!(sum(|s| s.rows.hot_set + s.rows.buffer), of_epochs(|e| e.hit_rows));
-        assert_eq!(sum(|s| s.rows.buffer) > 0, strategy == Strategy::Massive);
+        assert_eq!(sum(|s| s.rows.buffer) > 0, report.strategy == massive());
         let pulled = of_epochs(|e| e.remote_rows - e.hot_set_rows - e.filled_rows);
         let filled: Vec<u64> = report.epochs.iter().map(|epoch| epoch.filled_rows).collect();
         assert_eq!(filled, [2 * FILLED.rows, 0, 0]);
@@ -91,7 +94,7 @@ fn rows_of_a_tier_are_counted_there() {
             .unwrap();
     let tiered = Arc::new(TieredSource::new(plain, "feat", Arc::new(tier)).unwrap());
     let remote = Arc::clone(&tiered) as Arc<dyn RowSource>;
-    let (report, steps) = observed(&graph, &config(Strategy::Ondemand, 2, dir.path()), &remote);
+    let (report, steps) = observed(&graph, &config(ondemand(), 2, dir.path()), &remote);
     let host: u64 = steps.iter().map(|step| step.rows.host_tier).sum();
     assert!(host > 0);
     assert_eq!(host, report.epochs.iter().map(|epoch| epoch.hit_rows).sum::<u64>());
@@ -106,15 +109,17 @@ fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
     let slow = slow(&graph.rows, Duration::from_millis(300));
     let observed =
         |config: TrainConfig| observed(&graph, &TrainConfig { epochs: 1, ..config }, &slow);
-    let (report, _) = observed(config(Strategy::Ondemand, 2, dir.path()));
+    let (report, _) = observed(config(ondemand(), 2, dir.path()));
     let shares = report.step.unwrap();
     assert_eq!((shares.bottleneck, shares.preparation), (Bottleneck::Wait, Preparation::Pull));
     assert_eq!(shares.overlap_efficiency, None);
     // All remote rows are hot, so that no batch has anything to wait for.
-    let (n_hot, hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
-    let hot = TrainConfig { n_hot, hot_policy, ..config(Strategy::Rapid, 2, dir.path()) };
+    let hot = scheduled(config(rapid(), 2, dir.path()), |schedule| {
+        schedule.n_hot = N_NODES as usize;
+        schedule.hot_policy = HotPolicy::Frequency;
+    });
     let (rapid, rapid_steps) = observed(hot);
-    let (massive, massive_steps) = observed(config(Strategy::Massive, 2, dir.path()));
+    let (massive, massive_steps) = observed(config(massive(), 2, dir.path()));
     assert!(rapid_steps.iter().all(|step| step.rows.remote == 0 && step.seconds.pull < 0.3));
     assert!(massive_steps.iter().all(|step| step.rows.remote > 0 && step.seconds.pull >= 0.3));
     let wait = |steps: &[WorkerStep]| steps.iter().map(|step| step.seconds.wait).sum::<f64>();

@@ -8,7 +8,7 @@ use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
-use lodestore_trainer::config::{CheckpointConfig, HopConfig, Migration, Roots};
+use lodestore_trainer::config::{CheckpointConfig, HopConfig, Migration};
 use lodestore_trainer::infer::evaluate_saved;
 use lodestore_trainer::options::{
     Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
@@ -17,7 +17,10 @@ use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
 };
-use planted::{FILLED, Planted, config, planted, run, run_in_ranks, run_telling};
+use planted::{
+    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
+    run_telling,
+};
 
 /// A model, options of its layers, and options of updates.
 type Choice = (ModelKind, LayerOptions, UpdateOptions);
@@ -70,7 +73,7 @@ fn a_model_that_is_too_large_is_refused_before_it_takes_memory() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let message = |change: Change| {
-        let mut config = config(Strategy::Ondemand, 2, dir.path());
+        let mut config = config(ondemand(), 2, dir.path());
         change(&mut config);
         run(&graph, &config).unwrap_err().to_string()
     };
@@ -98,22 +101,21 @@ fn threads_processes_and_strategies_give_the_same_bits_under_any_options() {
     let graph = planted(4);
     for (number, choice) in choices().into_iter().enumerate() {
         let of = |strategy| settings(choice, strategy, 4, dir.path());
-        let expected = run(&graph, &of(Strategy::Ondemand)).unwrap();
-        for strategy in [Strategy::Rapid, Strategy::Massive] {
+        let expected = run(&graph, &of(ondemand())).unwrap();
+        for strategy in [rapid(), massive()] {
             let found = run(&graph, &of(strategy)).unwrap();
-            assert_eq!(computed(&found), computed(&expected), "{number}: {strategy}");
+            assert_eq!(computed(&found), computed(&expected), "{number}: {}", found.strategy);
         }
-        let hop = run(&graph, &of(Strategy::Hop)).unwrap();
-        assert_ne!(computed(&hop).0, computed(&expected).0, "{number}");
+        let at_home = run(&graph, &of(hop())).unwrap();
+        assert_ne!(computed(&at_home).0, computed(&expected).0, "{number}");
         let migrating = HopConfig { migration: Migration::Paper, ..HopConfig::default() };
-        let migrating = TrainConfig { hop: migrating, ..of(Strategy::Hop) };
+        let migrating = of(Strategy::Hop(migrating));
         let moved = run(&graph, &migrating).unwrap();
-        let runs =
-            [(of(Strategy::Ondemand), expected), (of(Strategy::Hop), hop), (migrating, moved)];
+        let runs = [(of(ondemand()), expected), (of(hop()), at_home), (migrating, moved)];
         for (config, expected) in runs {
             for n_ranks in [2, 3] {
                 let found = of_leader(&graph, &config, n_ranks);
-                let what = format!("{number}: {} {:?} {n_ranks}", config.strategy, config.hop);
+                let what = format!("{number}: {:?} {n_ranks}", config.strategy);
                 assert_eq!(computed(&found), computed(&expected), "{what}");
             }
         }
@@ -125,7 +127,7 @@ fn runs_that_continue_have_the_bits_of_those_that_did_not_end() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     for (number, choice) in choices().into_iter().enumerate() {
-        let plain = settings(choice, Strategy::Ondemand, 4, dir.path());
+        let plain = settings(choice, ondemand(), 4, dir.path());
         let expected = run(&graph, &plain).unwrap();
         for n_ranks in [1, 3] {
             let folder = dir.path().join(format!("{number}-{n_ranks}"));
@@ -149,7 +151,7 @@ fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_continues() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let usual = (ModelKind::Sage, LayerOptions::default(), UpdateOptions::default());
-    let plain = settings(usual, Strategy::Ondemand, 2, dir.path());
+    let plain = settings(usual, ondemand(), 2, dir.path());
     let expected = run(&graph, &plain).unwrap();
     let checkpoint = CheckpointConfig { dir: dir.path().join("c"), every_steps: 0, resume: true };
     let config = TrainConfig { checkpoint: Some(checkpoint), ..plain.clone() };
@@ -190,9 +192,8 @@ fn the_gradient_that_is_clipped_is_that_of_all_workers() {
     let graph = planted(2);
     let losses = |workers, batch_size, clip_norm| {
         let update = UpdateOptions { clip_norm, ..UpdateOptions::default() };
-        let config = config(Strategy::Ondemand, workers, dir.path());
-        let (roots, evaluate_every) = (Roots::Global, 0);
-        let config = TrainConfig { roots, batch_size, update, evaluate_every, ..config };
+        let config = config(global(ondemand()), workers, dir.path());
+        let config = TrainConfig { batch_size, update, evaluate_every: 0, ..config };
         run(&graph, &config).unwrap().step_losses
     };
     let plain = losses(1, 64, None);
@@ -221,7 +222,7 @@ fn models_of_any_options_learn_and_their_files_measure_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, path) = (planted(2), dir.path().join("model"));
     for (number, choice) in choices().into_iter().enumerate() {
-        let config = settings(choice, Strategy::Ondemand, 2, dir.path());
+        let config = settings(choice, ondemand(), 2, dir.path());
         let config = TrainConfig { epochs: 30, save_model: Some(path.clone()), ..config };
         let report = run(&graph, &config).unwrap();
         let found = report.test_accuracy.unwrap();
@@ -236,7 +237,7 @@ fn ten_layers_train_and_their_files_measure_the_same() {
     let (graph, path) = (planted(2), dir.path().join("model"));
     for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
         let layer = LayerOptions { aggregation, norm: Norm::Batch, residual: true };
-        let config = config(Strategy::Ondemand, 2, dir.path());
+        let config = config(ondemand(), 2, dir.path());
         let fanouts = vec![Fanout::at_most(2).unwrap(); 10];
         let (epochs, dropout, save_model) = (12, 0.0, Some(path.clone()));
         let config = TrainConfig { layer, fanouts, epochs, dropout, save_model, ..config };

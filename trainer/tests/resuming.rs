@@ -10,20 +10,14 @@ use lodestore_client::RowSource;
 use lodestore_client::source::VersionTag;
 use lodestore_trainer::checkpoint::{CheckpointError, Place};
 use lodestore_trainer::config::{
-    CheckpointConfig, Fetch, HopConfig, HotPolicy, Merge, Migration, Roots,
+    CheckpointConfig, HopConfig, HotPolicy, Merge, Migration, ScheduleConfig,
 };
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{
-    Pinned, Planted, config, failing, planted, run, run_from, run_in_ranks, run_telling,
+    Pinned, Planted, config, failing, global, hop, massive, ondemand, planted, rapid, run,
+    run_from, run_in_ranks, run_telling, schedule, scheduled,
 };
-
-const STRATEGIES: [(Strategy, HotPolicy); 4] = [
-    (Strategy::Ondemand, HotPolicy::Frequency),
-    (Strategy::Rapid, HotPolicy::Frequency),
-    (Strategy::Rapid, HotPolicy::Oracle),
-    (Strategy::Massive, HotPolicy::Frequency),
-];
 
 fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> TrainConfig {
     let (dir, resume) = (dir.to_owned(), true);
@@ -49,7 +43,7 @@ fn in_pieces(graph: &Planted, config: &TrainConfig) -> (TrainReport, u64) {
 fn a_run_continues_on_the_version_of_its_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let config = config(Strategy::Rapid, 2, dir.path());
+    let config = config(rapid(), 2, dir.path());
     let checkpointed = with_checkpoints(&config, &dir.path().join("c"), 0);
     let train = |config: &TrainConfig, number, commit| {
         let version = Some(VersionTag { number, tag: commit });
@@ -99,13 +93,18 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
             let plain = config(strategy, workers, dir.path());
             TrainConfig { model, patience: 2, ..plain }
         };
-        let expected = run(&graph, &plain(Strategy::Ondemand)).unwrap();
-        for (strategy, hot_policy) in STRATEGIES {
-            let of_run = dir.path().join(format!("of-{strategy}-{hot_policy:?}-{workers}"));
-            let plain = TrainConfig { hot_policy, ..plain(strategy) };
+        let expected = run(&graph, &plain(ondemand())).unwrap();
+        let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+        for (name, plain) in [
+            ("ondemand", plain(ondemand())),
+            ("frequency", scheduled(plain(rapid()), frequency)),
+            ("oracle", plain(rapid())),
+            ("massive", plain(massive())),
+        ] {
+            let of_run = dir.path().join(format!("of-{name}-{workers}"));
             let config = with_checkpoints(&plain, &of_run, 1);
             let (found, n_cut) = in_pieces(&graph, &config);
-            let what = format!("{strategy}, {workers} workers, {n_cut} times cut short");
+            let what = format!("{name}, {workers} workers, {n_cut} times cut short");
             assert!(n_cut >= 3 && found.resumed_at.is_some(), "{what}");
             assert_eq!(computed(&found), computed(&expected), "{what}");
             // The finished run has nothing left to do.
@@ -121,20 +120,19 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
 fn a_run_continues_in_any_number_of_processes_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
-    let none = HopConfig::default();
-    let paper = HopConfig { migration: Migration::Paper, ..none };
-    for (strategy, roots, hop) in [
-        (Strategy::Ondemand, Roots::Owned, none),
-        (Strategy::Ondemand, Roots::Global, none),
-        (Strategy::Massive, Roots::Global, none),
-        (Strategy::Rapid, Roots::Owned, none),
-        (Strategy::Rapid, Roots::Global, none),
-        (Strategy::Hop, Roots::Owned, none),
-        (Strategy::Hop, Roots::Owned, HopConfig { fetch: Fetch::Rapid, ..none }),
-        (Strategy::Hop, Roots::Owned, paper),
-        (Strategy::Hop, Roots::Owned, HopConfig { pregather: false, ..paper }),
+    let paper = || HopConfig { migration: Migration::Paper, ..HopConfig::default() };
+    for (strategy, moves_models) in [
+        (ondemand(), false),
+        (global(ondemand()), false),
+        (global(massive()), false),
+        (rapid(), false),
+        (global(rapid()), false),
+        (hop(), false),
+        (Strategy::Hop(HopConfig { schedule: Some(schedule()), ..HopConfig::default() }), false),
+        (Strategy::Hop(paper()), true),
+        (Strategy::Hop(HopConfig { pregather: false, ..paper() }), true),
     ] {
-        let plain = TrainConfig { roots, hop, ..config(strategy, 4, dir.path()) };
+        let plain = config(strategy.clone(), 4, dir.path());
         let expected = run(&graph, &plain).unwrap();
         let leader = |n_ranks, config: &TrainConfig| -> TrainReport {
             let mut reports = run_in_ranks(&graph, config, n_ranks).into_iter();
@@ -143,7 +141,7 @@ fn a_run_continues_in_any_number_of_processes_with_the_same_bits() {
             leader
         };
         for n_ranks in [2, 3, 4] {
-            let what = format!("{strategy}, {roots} roots, {hop:?}, {n_ranks} ranks");
+            let what = format!("{strategy:?}, {n_ranks} ranks");
             assert_eq!(computed(&leader(n_ranks, &plain)), computed(&expected), "{what}");
             let of_run = tempfile::tempdir().unwrap();
             let config = with_checkpoints(&plain, of_run.path(), 1);
@@ -152,9 +150,8 @@ fn a_run_continues_in_any_number_of_processes_with_the_same_bits() {
             let (sent, n_others) = (found.sent_bytes, u64::from(n_ranks) - 1);
             // Parts of four gradients and of their sum; the leader's state to each other process.
             let steps = expected.step_losses.len() as u64 - u64::from(expected.epochs[0].steps) - 2;
-            let of_models =
-                if hop.migration == Migration::Paper { moved(&found, 4, n_ranks) } else { 0 };
-            assert_eq!(of_models > 0, hop.migration == Migration::Paper, "{what}");
+            let of_models = if moves_models { moved(&found, 4, n_ranks) } else { 0 };
+            assert_eq!(of_models > 0, moves_models, "{what}");
             let of_state = (sent.parameters - of_models) / n_others / 12;
             let sent_gradients = sent.gradients - of_models;
             assert!(sent_gradients >= 4 * of_state * steps && of_state > 0, "{what}: {sent:?}");
@@ -178,14 +175,9 @@ fn a_run_continues_under_another_strategy_and_for_more_epochs() {
         let plain = config(strategy, 2, dir.path());
         TrainConfig { epochs, ..plain }
     };
-    let expected = run(&graph, &plain(Strategy::Ondemand, 6)).unwrap();
+    let expected = run(&graph, &plain(ondemand(), 6)).unwrap();
     let of_run = dir.path().join("of-run");
-    for (strategy, epochs) in [
-        (Strategy::Rapid, 1),
-        (Strategy::Massive, 3),
-        (Strategy::Ondemand, 4),
-        (Strategy::Rapid, 6),
-    ] {
+    for (strategy, epochs) in [(rapid(), 1), (massive(), 3), (ondemand(), 4), (rapid(), 6)] {
         let config = with_checkpoints(&plain(strategy, epochs), &of_run, 0);
         let found = run(&graph, &config).unwrap();
         assert_eq!(found.epochs.len(), epochs as usize);
@@ -195,7 +187,7 @@ fn a_run_continues_under_another_strategy_and_for_more_epochs() {
             assert_eq!(computed(&found), computed(&expected));
         }
     }
-    let config = with_checkpoints(&plain(Strategy::Ondemand, 5), &of_run, 0);
+    let config = with_checkpoints(&plain(ondemand(), 5), &of_run, 0);
     let error = run(&graph, &config).unwrap_err().to_string();
     assert!(error.contains("in epoch 7 of a run of 5; ask for more epochs"), "{error}");
 }
@@ -208,7 +200,7 @@ fn merging_is_the_leaders_decision_in_any_number_of_processes() {
     let graph = planted(4);
     let (migration, merge) = (Migration::Paper, Merge::Min);
     let hop = HopConfig { migration, merge, ..HopConfig::default() };
-    let plain = TrainConfig { hop, epochs: 6, ..config(Strategy::Hop, 4, dir.path()) };
+    let plain = TrainConfig { epochs: 6, ..config(Strategy::Hop(hop), 4, dir.path()) };
     for n_ranks in [2, 3] {
         let of_run = tempfile::tempdir().unwrap();
         let config = with_checkpoints(&plain, of_run.path(), 1);
@@ -236,7 +228,7 @@ fn a_resumed_run_makes_the_same_merges() {
     for merge in [Merge::Min, Merge::Random] {
         let dir = tempfile::tempdir().unwrap();
         let hop = HopConfig { migration: Migration::Paper, merge, ..HopConfig::default() };
-        let plain = TrainConfig { hop, epochs: 2, ..config(Strategy::Hop, 4, dir.path()) };
+        let plain = TrainConfig { epochs: 2, ..config(Strategy::Hop(hop), 4, dir.path()) };
         let whole = run(&graph, &plain).unwrap();
         let bits = |report: &TrainReport, n: usize| -> Vec<u64> {
             report.step_losses[..n].iter().map(|loss| loss.to_bits()).collect()
@@ -295,11 +287,12 @@ fn until(graph: &Planted, config: &TrainConfig, epoch: u32, steps: u32) -> Train
 fn a_listener_ends_the_run_at_its_step_and_epochs_tell_what_was_timed() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+    for strategy in [ondemand(), rapid(), massive()] {
+        let of_run = dir.path().join(format!("of-{strategy}"));
         let plain = config(strategy, 2, dir.path());
         let expected = run(&graph, &plain).unwrap();
         let n_steps = expected.epochs[0].steps;
-        let config = with_checkpoints(&plain, &dir.path().join(format!("of-{strategy}")), 1);
+        let config = with_checkpoints(&plain, &of_run, 1);
         let first = until(&graph, &config, 0, 2);
         assert!(first.interrupted && first.epochs.is_empty() && first.step_losses.len() == 2);
         // The second process ends when only the evaluation of the second epoch is missing.
@@ -323,7 +316,7 @@ fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let plain = config(Strategy::Ondemand, 2, dir.path());
+    let plain = config(ondemand(), 2, dir.path());
     let (of_run, killed) = (dir.path().join("of-run"), dir.path().join("killed"));
     std::fs::create_dir(&killed).unwrap();
     let config = with_checkpoints(&plain, &of_run, 1);
@@ -351,7 +344,7 @@ fn a_step_is_in_a_checkpoint_only_after_its_listener_has_it() {
 fn a_run_that_its_listener_ends_continues_from_that_very_step() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let plain = config(Strategy::Rapid, 2, dir.path());
+    let plain = config(rapid(), 2, dir.path());
     let expected = run(&graph, &plain).unwrap();
     let n_steps = expected.epochs[0].steps;
     // Without a checkpoint within epochs.
@@ -373,7 +366,7 @@ fn fewer_epochs_and_spent_patience_end_no_run_within_an_epoch() {
     let graph = planted(2);
     let of_run = dir.path().join("of-run");
     // It learns nothing, so that no epoch is better than the first.
-    let plain = config(Strategy::Ondemand, 2, dir.path());
+    let plain = config(ondemand(), 2, dir.path());
     let plain = TrainConfig { learning_rate: 1e-12, dropout: 0.0, ..plain };
     let config = with_checkpoints(&plain, &of_run, 1);
     until(&graph, &config, 2, 1);
@@ -392,7 +385,7 @@ fn an_evaluation_that_only_the_end_asked_for_leaves_nothing_behind() {
     let graph = planted(2);
     for evaluate_every in [0, 2] {
         let plain = |epochs| {
-            let plain = config(Strategy::Ondemand, 2, dir.path());
+            let plain = config(ondemand(), 2, dir.path());
             TrainConfig { epochs, evaluate_every, ..plain }
         };
         let of_run = dir.path().join(format!("of-run-{evaluate_every}"));
@@ -413,7 +406,7 @@ fn other_settings_and_a_forgotten_resume_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let of_run = dir.path().join("of-run");
-    let config = with_checkpoints(&config(Strategy::Ondemand, 2, dir.path()), &of_run, 0);
+    let config = with_checkpoints(&config(ondemand(), 2, dir.path()), &of_run, 0);
     run(&graph, &config).unwrap();
     let error = |change: fn(&mut TrainConfig)| {
         let mut config = TrainConfig { epochs: 9, ..config.clone() };
@@ -427,8 +420,8 @@ fn other_settings_and_a_forgotten_resume_are_refused() {
     };
     assert!(differs(|c| c.seed = 8).contains("seed = 7, this one has seed = 8"));
     assert!(differs(|c| c.model = ModelKind::Gcn).contains("model = Sage"));
-    assert!(differs(|c| c.strategy = Strategy::Hop).contains("mode = MiniBatch"));
-    assert!(differs(|c| c.roots = Roots::Global).contains("roots = Owned"));
+    assert!(differs(|c| c.strategy = hop()).contains("mode = MiniBatch"));
+    assert!(differs(|c| c.strategy = global(ondemand())).contains("roots = Owned"));
     assert!(differs(|c| c.workers = 1).contains("workers = 2"));
     assert!(differs(|c| c.learning_rate = 0.02).contains("learning_rate = 0.01"));
     assert!(differs(|c| c.fanouts.truncate(1)).contains("fanouts"));

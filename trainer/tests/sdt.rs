@@ -23,7 +23,7 @@ use lodestore_trainer::config::{CheckpointConfig, OptimizerState, SdtConfig};
 use lodestore_trainer::options::{Norm, RateSchedule, UpdateOptions, WarmUp};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
 use planted::{
-    Planted, ROW_BYTES, bytes_of, config, counting, planted, run, run_from, run_in_ranks,
+    Planted, ROW_BYTES, bytes_of, config, counting, ondemand, planted, run, run_from, run_in_ranks,
     run_telling,
 };
 
@@ -36,7 +36,7 @@ fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>
 }
 
 fn of_sdt(workers: u32, sdt: SdtConfig, dir: &Path) -> TrainConfig {
-    TrainConfig { sdt, ..config(Strategy::Sdt, workers, dir) }
+    config(Strategy::Sdt(sdt), workers, dir)
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn one_partition_trains_as_one_worker_does() {
         (ModelKind::Gcn, OptimizerState::Averaged, falling),
         (ModelKind::Gat, OptimizerState::Local, falling),
     ] {
-        let ondemand = TrainConfig { model, update, ..config(Strategy::Ondemand, 1, dir.path()) };
+        let ondemand = TrainConfig { model, update, ..config(ondemand(), 1, dir.path()) };
         let sdt = SdtConfig { optimizer_state, ..SdtConfig::default() };
         let sdt = TrainConfig { model, update, ..of_sdt(1, sdt, dir.path()) };
         let (expected, found) = (run(&graph, &ondemand).unwrap(), run(&graph, &sdt).unwrap());
@@ -319,7 +319,8 @@ fn checkpoints_within_an_epoch_are_those_of_all_processes() {
     }
     // Another number of partitions between averages is another run.
     let other = SdtConfig { average_every: 2, ..SdtConfig::default() };
-    let error = run(&graph, &TrainConfig { sdt: other, ..with_checkpoints(&config, &piece, 0) });
+    let strategy = Strategy::Sdt(other);
+    let error = run(&graph, &TrainConfig { strategy, ..with_checkpoints(&config, &piece, 0) });
     let error = error.unwrap_err().to_string();
     assert!(error.contains("average_every = 2") && error.contains("average_every = 1"), "{error}");
 }

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use lodestore_client::RowSource;
 use lodestore_graph::NodeId;
-use lodestore_trainer::config::SdtConfig;
-use lodestore_trainer::{Strategy, TrainConfig, TrainError, TrainReport};
-use planted::{config, counting, planted_sparse, run, run_from};
+use lodestore_trainer::{TrainConfig, TrainError, TrainReport};
+use planted::{config, counting, ondemand, planted_sparse, run, run_from, sdt};
 
 /// Returns losses, parameters and measurements, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, Vec<Option<u64>>) {
@@ -23,7 +22,7 @@ fn computed(report: &TrainReport) -> (Vec<u64>, String, Vec<Option<u64>>) {
 fn rows_in_memory_and_rows_that_come_as_bytes_train_alike() {
     let (dir, graph) = (tempfile::tempdir().unwrap(), planted_sparse(1, None));
     for normalize in [false, true] {
-        let ondemand = TrainConfig { normalize, ..config(Strategy::Ondemand, 1, dir.path()) };
+        let ondemand = TrainConfig { normalize, ..config(ondemand(), 1, dir.path()) };
         // Rows of this source are not known to be in memory.
         let (counted, _) = counting(&graph.rows);
         let expected = run_from(&graph, &ondemand, &counted, &counted).unwrap();
@@ -33,8 +32,7 @@ fn rows_in_memory_and_rows_that_come_as_bytes_train_alike() {
         // Batches whose bytes were never together leave no memory for them.
         assert!(expected.memory_measured_bytes > 0 && found.memory_measured_bytes == 0);
 
-        let sdt = SdtConfig::default();
-        let sdt = TrainConfig { normalize, sdt, ..config(Strategy::Sdt, 1, dir.path()) };
+        let sdt = TrainConfig { normalize, ..config(sdt(), 1, dir.path()) };
         let of_partition = run(&graph, &sdt).unwrap();
         assert_eq!(of_partition.parameters_digest, expected.parameters_digest);
     }
@@ -43,7 +41,7 @@ fn rows_in_memory_and_rows_that_come_as_bytes_train_alike() {
 #[test]
 fn workers_with_remote_rows_train_alike_too() {
     let (dir, graph) = (tempfile::tempdir().unwrap(), planted_sparse(3, None));
-    let ondemand = config(Strategy::Ondemand, 2, dir.path());
+    let ondemand = config(ondemand(), 2, dir.path());
     let (counted, _) = counting(&graph.rows);
     let expected = run_from(&graph, &ondemand, &counted, &counted).unwrap();
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
@@ -58,8 +56,8 @@ fn a_feature_that_is_no_number_is_named() {
     let (node, column) = (NodeId(123), 457);
     let graph = planted_sparse(1, Some((node, column)));
     let (counted, _) = counting(&graph.rows);
-    for strategy in [Strategy::Ondemand, Strategy::Sdt] {
-        let config = config(strategy, 1, dir.path());
+    for strategy in [ondemand(), sdt()] {
+        let config = config(strategy.clone(), 1, dir.path());
         for rows in [&(Arc::clone(&graph.rows) as Arc<dyn RowSource>), &counted] {
             match run_from(&graph, &config, rows, rows).unwrap_err() {
                 TrainError::Feature { node: found, column: at, found: value, .. } => {

@@ -21,7 +21,9 @@ use lodestore_client::source::{PullStats, VersionTag};
 use lodestore_client::{ClientError, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
-use lodestore_trainer::config::{Fetch, HopConfig, HotPolicy, Merge, Migration, Roots, Sampling};
+use lodestore_trainer::config::{
+    HopConfig, HotPolicy, Merge, Migration, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
+};
 use lodestore_trainer::replay::Replay;
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
@@ -29,8 +31,9 @@ use lodestore_trainer::{
     train,
 };
 use planted::{
-    N_NODES, Noting, Pinned, ROW_BYTES, bytes_of, complete, config, counting, failing, planted,
-    run, run_from, run_in_ranks, run_in_ranks_from, run_telling, run_with,
+    N_NODES, Noting, Pinned, ROW_BYTES, bytes_of, complete, config, counting, failing, global, hop,
+    massive, ondemand, planted, rapid, run, run_from, run_in_ranks, run_in_ranks_from, run_telling,
+    run_with, schedule, schedule_of, scheduled,
 };
 
 /// Returns the losses of every step, as bits.
@@ -49,7 +52,8 @@ fn no_more_than(oracle: &TrainReport, frequency: &TrainReport) {
     let (oracle_rows, rows) = (remote_rows(oracle), remote_rows(frequency));
     assert!(oracle_rows <= rows, "oracle {oracle_rows}, frequency {rows}");
     assert!(oracle.epochs[1..].iter().all(|epoch| epoch.hot_set_rows == 0));
-    assert!(oracle.memory_bound_bytes <= frequency.memory_bound_bytes);
+    let [oracle, frequency] = [oracle, frequency].map(|of| schedule_of(of).memory_bound_bytes);
+    assert!(oracle <= frequency, "oracle {oracle} bytes, frequency {frequency}");
 }
 
 #[test]
@@ -62,19 +66,20 @@ fn only_the_way_of_fetching_differs() {
         (2, 2, ModelKind::Gat),
     ] {
         let graph = planted(n_parts);
-        let ondemand = TrainConfig { model, ..config(Strategy::Ondemand, workers, dir.path()) };
+        let ondemand = TrainConfig { model, ..config(ondemand(), workers, dir.path()) };
         let expected = run(&graph, &ondemand).unwrap();
         assert_eq!(expected.step_losses.len() as u32, 3 * expected.epochs[0].steps);
-        let massive = TrainConfig { strategy: Strategy::Massive, ..ondemand.clone() };
+        let massive = TrainConfig { strategy: massive(), ..ondemand.clone() };
         let massive = run(&graph, &massive).unwrap();
         assert_eq!(losses(&massive.step_losses), losses(&expected.step_losses));
         assert_eq!(massive.parameters_digest, expected.parameters_digest);
         for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
-            let rapid = config(Strategy::Rapid, workers, dir.path());
             let hot_policy = HotPolicy::Frequency;
-            let rapid = TrainConfig { model, n_hot, window, hot_policy, ..rapid };
+            let schedule = ScheduleConfig { n_hot, window, hot_policy, ..schedule() };
+            let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
+            let rapid = TrainConfig { model, ..config(rapid, workers, dir.path()) };
             let found = run(&graph, &rapid).unwrap();
-            let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..rapid };
+            let oracle = scheduled(rapid, |schedule| schedule.hot_policy = HotPolicy::Oracle);
             let oracle = run(&graph, &oracle).unwrap();
             no_more_than(&oracle, &found);
             for found in [found, oracle] {
@@ -86,8 +91,9 @@ fn only_the_way_of_fetching_differs() {
                     let pulled = |e: &EpochReport| e.remote_rows - e.hot_set_rows - e.filled_rows;
                     assert_eq!(found.hit_rows + pulled(found), pulled(expected), "{what}");
                 }
-                let (held, bound) = (found.memory_measured_bytes, found.memory_bound_bytes);
-                assert!(Some(held) <= bound, "{what}: {held} of {bound:?} bytes");
+                let held = found.memory_measured_bytes;
+                let bound = schedule_of(&found).memory_bound_bytes;
+                assert!(held <= bound, "{what}: {held} of {bound} bytes");
             }
         }
     }
@@ -97,11 +103,11 @@ fn only_the_way_of_fetching_differs() {
 fn a_hot_set_for_all_remote_nodes_leaves_nothing_to_pull() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
-    let rapid = config(Strategy::Rapid, 2, dir.path());
-    let (n_hot, hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
-    let rapid = TrainConfig { n_hot, hot_policy, ..rapid };
+    let rapid = scheduled(config(rapid(), 2, dir.path()), |schedule| {
+        (schedule.n_hot, schedule.hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
+    });
     let rapid = run(&graph, &rapid).unwrap();
-    let ondemand = run(&graph, &config(Strategy::Ondemand, 2, dir.path())).unwrap();
+    let ondemand = run(&graph, &config(ondemand(), 2, dir.path())).unwrap();
     // A set may come late, and then the one before it misses some rows; the first never is.
     assert_eq!(rapid.epochs[0].found_share(), 1.0);
     let first = &rapid.epochs[0];
@@ -118,7 +124,7 @@ fn a_hot_set_for_all_remote_nodes_leaves_nothing_to_pull() {
 fn runs_repeat_and_seeds_differ() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let first = config(Strategy::Rapid, 2, dir.path());
+    let first = config(rapid(), 2, dir.path());
     let other = TrainConfig { seed: 8, ..first.clone() };
     let bits = |config| losses(&run(&graph, config).unwrap().step_losses);
     assert_eq!(bits(&first), bits(&first));
@@ -132,7 +138,7 @@ fn all_models_learn_the_communities_in_two_layers_and_in_three() {
     for model in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
         for n_layers in [2, 3] {
             let fanouts = vec![Fanout::at_most(5).unwrap(); n_layers];
-            let config = config(Strategy::Rapid, 2, dir.path());
+            let config = config(rapid(), 2, dir.path());
             let config = TrainConfig { model, fanouts, epochs: 20, ..config };
             let report = run(&graph, &config).unwrap();
             let (what, accuracy) = (format!("{model}, {n_layers} layers"), report.test_accuracy);
@@ -147,7 +153,7 @@ fn all_models_learn_the_communities_in_two_layers_and_in_three() {
 fn patience_ends_a_run_and_the_best_parameters_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
+    for strategy in [ondemand(), rapid(), massive()] {
         let long = TrainConfig { epochs: 40, ..config(strategy, 2, dir.path()) };
         let short = run(&graph, &TrainConfig { patience: 3, ..long.clone() }).unwrap();
         let n_epochs = short.epochs.len() as u32;
@@ -173,7 +179,7 @@ fn patience_without_validation_nodes_is_refused() {
     let mut graph = planted(1);
     let splits = (0..N_NODES).map(|i| 2 * (i as u8 % 2)).collect();
     Arc::get_mut(&mut graph.rows).unwrap().add("split", Dtype::U8, 1, splits).unwrap();
-    let config = TrainConfig { patience: 1, ..config(Strategy::Ondemand, 1, dir.path()) };
+    let config = TrainConfig { patience: 1, ..config(ondemand(), 1, dir.path()) };
     let error = run(&graph, &config).unwrap_err();
     assert!(matches!(error, TrainError::NothingToValidate { .. }), "{error}");
 }
@@ -183,8 +189,8 @@ fn a_worker_without_roots_takes_no_part() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     // Three workers, two partitions: the third owns nothing.
-    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
-        let report = run(&graph, &config(strategy, 3, dir.path())).unwrap();
+    for strategy in [ondemand(), rapid(), massive()] {
+        let report = run(&graph, &config(strategy.clone(), 3, dir.path())).unwrap();
         let two = run(&graph, &config(strategy, 2, dir.path())).unwrap();
         assert_eq!(losses(&report.step_losses), losses(&two.step_losses));
     }
@@ -195,18 +201,16 @@ fn a_worker_without_roots_takes_no_part() {
 fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
-    let roots = Roots::Global;
     // As many roots in an epoch as the book has; of 4 workers and 3 roots each.
     let of = |strategy, workers, batch_size| {
         let plain = config(strategy, workers, dir.path());
-        TrainConfig { roots, batch_size, dropout: 0.0, ..plain }
+        TrainConfig { batch_size, dropout: 0.0, ..plain }
     };
-    let one = run(&graph, &of(Strategy::Ondemand, 1, 12)).unwrap();
-    let owned = TrainConfig { roots: Roots::Owned, ..of(Strategy::Ondemand, 1, 12) };
-    let owned = run(&graph, &owned).unwrap();
+    let one = run(&graph, &of(global(ondemand()), 1, 12)).unwrap();
+    let owned = run(&graph, &of(ondemand(), 1, 12)).unwrap();
     assert_eq!(losses(&one.step_losses), losses(&owned.step_losses), "one worker owns all");
     for workers in [2, 3, 4] {
-        let config = of(Strategy::Ondemand, workers, 12 / workers as usize);
+        let config = of(global(ondemand()), workers, 12 / workers as usize);
         let found = run(&graph, &config).unwrap();
         // The same global batches of the same neighbours: the same losses but for rounding.
         assert_eq!(found.step_losses.len(), one.step_losses.len());
@@ -217,13 +221,13 @@ fn global_roots_are_all_trained_on_and_fetching_changes_nothing() {
         }
         let first = (found.step_losses[0] - one.step_losses[0]).abs();
         assert!(first <= 1e-6 * one.step_losses[0], "{first}");
-        let massive = TrainConfig { strategy: Strategy::Massive, ..config.clone() };
+        let massive = TrainConfig { strategy: global(massive()), ..config.clone() };
         let massive = run(&graph, &massive).unwrap();
         assert_eq!(losses(&massive.step_losses), losses(&found.step_losses));
         assert_eq!(massive.parameters_digest, found.parameters_digest);
     }
     // More workers than roots in the last batch: some have none, and none counts for them.
-    let few = TrainConfig { epochs: 1, ..of(Strategy::Ondemand, 4, 1) };
+    let few = TrainConfig { epochs: 1, ..of(global(ondemand()), 4, 1) };
     let mut by_worker = [0; 4];
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
     let report = run_telling(&graph, &few, [&rows, &rows], &mut |progress| {
@@ -250,9 +254,9 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
             let plain = config(strategy, workers, dir.path());
             TrainConfig { batch_size: 12 / workers as usize, dropout, model, ..plain }
         };
-        let one = run(&graph, &of(Strategy::Ondemand, 1)).unwrap();
+        let one = run(&graph, &of(ondemand(), 1)).unwrap();
         for workers in [1, 2, 3, 4] {
-            let hop = run(&graph, &of(Strategy::Hop, workers)).unwrap();
+            let hop = run(&graph, &of(hop(), workers)).unwrap();
             let what = format!("{model}, dropout {dropout}, {workers} workers");
             let near = |a: f64, b: f64, by: f64| (a - b).abs() <= by * b.abs();
             assert_eq!(hop.step_losses.len(), one.step_losses.len(), "{what}");
@@ -260,15 +264,14 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
             for (found, expected) in hop.step_losses.iter().zip(&one.step_losses) {
                 assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
             }
-            let with =
-                |hop| run(&graph, &TrainConfig { hop, ..of(Strategy::Hop, workers) }).unwrap();
-            let none = HopConfig::default();
-            let planned = with(HopConfig { fetch: Fetch::Rapid, ..none });
+            let with = |hop| run(&graph, &of(Strategy::Hop(hop), workers)).unwrap();
+            let planned = with(HopConfig { schedule: Some(schedule()), ..HopConfig::default() });
             assert_eq!(losses(&planned.step_losses), losses(&hop.step_losses), "{what}");
             assert_eq!(planned.parameters_digest, hop.parameters_digest, "{what}");
             assert!(workers == 1 || remote_rows(&planned) < remote_rows(&hop), "{what}");
-            let paper = HopConfig { migration: Migration::Paper, ..none };
-            let (gathered, apart) = (with(paper), with(HopConfig { pregather: false, ..paper }));
+            let paper = || HopConfig { migration: Migration::Paper, ..HopConfig::default() };
+            let gathered = with(paper());
+            let apart = with(HopConfig { pregather: false, ..paper() });
             assert_eq!(losses(&gathered.step_losses), losses(&apart.step_losses), "{what}");
             assert_eq!(gathered.parameters_digest, apart.parameters_digest, "{what}");
             assert!(workers == 1 || remote_rows(&gathered) < remote_rows(&apart), "{what}");
@@ -286,7 +289,7 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
                 assert_eq!(epoch.model_bytes, moved.filter(|_| others > 0).or(Some(0)), "{what}");
             }
             for merge in [Merge::Min, Merge::Random] {
-                let merged = with(HopConfig { merge, ..paper });
+                let merged = with(HopConfig { merge, ..paper() });
                 let n_time_steps = |at: usize| merged.epochs[at].time_steps.unwrap();
                 let steps = u64::from(merged.epochs[0].steps);
                 assert_eq!(n_time_steps(0), steps * u64::from(workers), "{what}");
@@ -296,8 +299,7 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
                     assert!(near(*found, *expected, 1e-3), "{what}: {found}, {expected}");
                 }
             }
-            let global = TrainConfig { roots: Roots::Global, ..of(Strategy::Ondemand, workers) };
-            let global = run(&graph, &global).unwrap();
+            let global = run(&graph, &of(global(ondemand()), workers)).unwrap();
             for (hop, global) in hop.epochs.iter().zip(&global.epochs) {
                 assert_eq!((hop.model_bytes, hop.time_steps), (Some(0), Some(hop.steps.into())));
                 let rows = hop.local_rows + hop.remote_rows - hop.filled_rows;
@@ -311,7 +313,7 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
             }
         }
         // Steps in which a worker has no root at all.
-        let few = TrainConfig { batch_size: 1, epochs: 1, ..of(Strategy::Hop, 4) };
+        let few = TrainConfig { batch_size: 1, epochs: 1, ..of(hop(), 4) };
         let report = run(&graph, &few).unwrap();
         assert!(report.epochs[0].batches < 4 * u64::from(report.epochs[0].steps));
     }
@@ -321,16 +323,15 @@ fn roots_at_home_give_the_losses_of_the_whole_batch_and_pull_less() {
 fn a_source_that_fails_ends_the_run_with_its_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(3);
-    for (strategy, hot_policy) in [
-        (Strategy::Ondemand, HotPolicy::Frequency),
-        (Strategy::Rapid, HotPolicy::Frequency),
-        (Strategy::Rapid, HotPolicy::Oracle),
-        (Strategy::Massive, HotPolicy::Oracle),
-    ] {
+    let with = |strategy| config(strategy, 3, dir.path());
+    let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+    for config in
+        [with(ondemand()), scheduled(with(rapid()), frequency), with(rapid()), with(massive())]
+    {
         for good_pulls in [0, 1, 4, 20] {
             let remote = failing(&graph.rows, good_pulls);
-            let config = TrainConfig { hot_policy, ..config(strategy, 3, dir.path()) };
             let found = run_with(&graph, &config, &remote);
+            let strategy = &config.strategy;
             assert!(matches!(found, Err(TrainError::Client(_))), "{strategy} {found:?}");
         }
     }
@@ -339,7 +340,7 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
     let hop = HopConfig { migration, pregather, ..HopConfig::default() };
     for good_pulls in [0, 2, 4, 7, 20] {
         let remote = failing(&graph.rows, good_pulls);
-        let config = TrainConfig { hop, ..config(Strategy::Hop, 3, dir.path()) };
+        let config = config(Strategy::Hop(hop.clone()), 3, dir.path());
         let found = run_with(&graph, &config, &remote);
         assert!(matches!(found, Err(TrainError::Client(_))), "{found:?}");
     }
@@ -348,7 +349,7 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
 #[test]
 fn bad_labels_and_splits_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(Strategy::Rapid, 1, dir.path());
+    let config = config(rapid(), 1, dir.path());
     let error = |change: &dyn Fn(&mut lodestore_client::source::memory::MemorySource)| {
         let mut graph = planted(1);
         change(Arc::get_mut(&mut graph.rows).unwrap());
@@ -376,7 +377,7 @@ fn bad_labels_and_splits_are_named() {
 #[test]
 fn classes_of_every_integer_type_train_alike() {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(Strategy::Ondemand, 1, dir.path());
+    let config = config(ondemand(), 1, dir.path());
     let classes: Vec<u8> = (0..N_NODES).map(|node| (node % 3) as u8).collect();
     let losses = |dtype, bytes: Vec<u8>| {
         let mut graph = planted(1);
@@ -398,7 +399,7 @@ fn features_of_small_integers_train() {
     let rows = Arc::get_mut(&mut graph.rows).unwrap();
     let features = (0..N_NODES * 3).map(|i| (i * 37) as u8).collect();
     rows.add("feat", Dtype::U8, 3, features).unwrap();
-    let report = run(&graph, &config(Strategy::Rapid, 2, dir.path())).unwrap();
+    let report = run(&graph, &config(rapid(), 2, dir.path())).unwrap();
     assert!(report.step_losses.iter().all(|loss| loss.is_finite()));
 }
 
@@ -406,14 +407,14 @@ fn features_of_small_integers_train() {
 fn rows_of_another_graph_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let other = Arc::clone(&planted(3).rows) as Arc<dyn RowSource>;
-    let found = run_with(&planted(2), &config(Strategy::Rapid, 1, dir.path()), &other);
+    let found = run_with(&planted(2), &config(rapid(), 1, dir.path()), &other);
     assert!(matches!(found, Err(TrainError::OtherGraph { what: "source of rows", .. })));
 }
 
 #[test]
 fn the_number_of_sources_must_be_that_of_workers() {
     let dir = tempfile::tempdir().unwrap();
-    let config = TrainConfig { workers: 0, ..config(Strategy::Rapid, 1, dir.path()) };
+    let config = TrainConfig { workers: 0, ..config(rapid(), 1, dir.path()) };
     let error = run(&planted(1), &config).unwrap_err().to_string();
     assert!(error.contains("`workers` must be at least 1"), "{error}");
 }
@@ -423,7 +424,7 @@ fn the_number_of_sources_must_be_that_of_workers() {
 fn processes_that_have_pinned_other_versions_do_not_train_together() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    for strategy in [Strategy::Ondemand, Strategy::Massive] {
+    for strategy in [ondemand(), massive()] {
         let config = config(strategy, 2, dir.path());
         let run = |versions: [u32; 2]| {
             run_in_ranks_from(&graph, &config, 2, &|rank| {
@@ -449,8 +450,8 @@ fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
         Arc::new(Pinned { rows: Arc::clone(&graph.rows), version })
     };
     let of = |number, commit| Some(VersionTag { number, tag: commit });
-    for strategy in [Strategy::Ondemand, Strategy::Rapid, Strategy::Massive] {
-        let config = config(strategy, 2, dir.path());
+    for strategy in [ondemand(), rapid(), massive()] {
+        let config = config(strategy.clone(), 2, dir.path());
         for others in [of(2, 7), of(1, 8), None] {
             let found = run_from(&graph, &config, &pinned(of(1, 7)), &pinned(others));
             let error = found.unwrap_err();
@@ -463,11 +464,11 @@ fn rows_of_two_versions_meet_in_no_batch_unless_they_may() {
         let mixed = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(of(2, 8))).unwrap();
         assert_eq!((mixed.versions.own, mixed.versions.remote), (of(1, 7), of(2, 8)));
     }
-    let loose = config(Strategy::Ondemand, 2, dir.path());
+    let loose = config(ondemand(), 2, dir.path());
     let found = run_from(&graph, &loose, &pinned(None), &pinned(None));
     assert!(matches!(found, Err(TrainError::Client(ClientError::Unpinned { .. }))), "{found:?}");
     // What rapid keeps over epochs is of one version also where versions may mix.
-    let mixing = TrainConfig { mixed_versions: true, ..config(Strategy::Rapid, 2, dir.path()) };
+    let mixing = TrainConfig { mixed_versions: true, ..config(rapid(), 2, dir.path()) };
     let found = run_from(&graph, &mixing, &pinned(of(1, 7)), &pinned(None));
     assert!(matches!(found, Err(TrainError::Client(ClientError::Unpinned { .. }))), "{found:?}");
 }
@@ -482,13 +483,13 @@ fn recorded_steps_take_the_place_of_the_model() {
         run(&graph, &TrainConfig { measure_test: false, evaluate_every: 0, replay, ..usual })
     };
     let replay = |seconds: &[f64]| Some(Replay::new(seconds.to_vec()).unwrap());
-    let [ondemand, rapid] =
-        [Strategy::Ondemand, Strategy::Rapid].map(|s| of(s, replay(&[0.01])).unwrap());
-    assert_eq!(losses(&ondemand.step_losses), losses(&rapid.step_losses));
-    assert_eq!(ondemand.parameters_digest, rapid.parameters_digest);
-    assert_eq!((ondemand.device, of(Strategy::Rapid, None).unwrap().device), ("replayed", "cpu"));
-    assert!(rapid.mean_step_seconds >= 0.01, "{}", rapid.mean_step_seconds);
-    let found = of(Strategy::Rapid, replay(&[0.0; 99])).unwrap_err().to_string();
+    let [pulled, planned] =
+        [ondemand(), rapid()].map(|of_run| of(of_run, replay(&[0.01])).unwrap());
+    assert_eq!(losses(&pulled.step_losses), losses(&planned.step_losses));
+    assert_eq!(pulled.parameters_digest, planned.parameters_digest);
+    assert_eq!((pulled.device, of(rapid(), None).unwrap().device), ("replayed", "cpu"));
+    assert!(planned.mean_step_seconds >= 0.01, "{}", planned.mean_step_seconds);
+    let found = of(rapid(), replay(&[0.0; 99])).unwrap_err().to_string();
     assert!(found.contains("an epoch, found 99 steps"), "{found}");
 }
 
@@ -498,20 +499,18 @@ fn recorded_steps_take_the_place_of_the_model() {
 fn ordinary_sampling_is_another_that_learns_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let of = |strategy, sampling| {
-        let usual = config(strategy, 2, dir.path());
-        run(&graph, &TrainConfig { sampling, epochs: 12, ..usual })
+    let of = |sampling| {
+        let ondemand = OndemandConfig { sampling, ..OndemandConfig::default() };
+        let usual = config(Strategy::Ondemand(ondemand), 2, dir.path());
+        run(&graph, &TrainConfig { epochs: 12, ..usual }).unwrap()
     };
-    let seeded = of(Strategy::Ondemand, Sampling::Seeded).unwrap();
-    let ordinary = of(Strategy::Ondemand, Sampling::Ordinary).unwrap();
+    let (seeded, ordinary) = (of(Sampling::Seeded), of(Sampling::Ordinary));
     assert_ne!(losses(&seeded.step_losses), losses(&ordinary.step_losses));
     assert_eq!(seeded.epochs.len(), ordinary.epochs.len());
     // There are three classes, and dropout.
     let [seeded, ordinary] = [&seeded, &ordinary].map(|of| of.epochs.last().unwrap().accuracy);
     assert!(seeded > 0.6 && ordinary > 0.6, "{seeded}, {ordinary}");
     assert!((seeded - ordinary).abs() < 0.1, "{seeded}, {ordinary}");
-    let found = of(Strategy::Rapid, Sampling::Ordinary).unwrap_err().to_string();
-    assert!(found.contains("`sampling` must be seeded but for ondemand"), "{found}");
 }
 
 #[test]
@@ -520,7 +519,7 @@ fn a_model_that_cannot_be_saved_ends_the_run_before_it_begins_or_is_reported_at_
     let graph = planted(1);
     let ondemand = |path: &Path| TrainConfig {
         save_model: Some(path.to_owned()),
-        ..config(Strategy::Ondemand, 1, dir.path())
+        ..config(ondemand(), 1, dir.path())
     };
     for nowhere in [dir.path().join("no/such/model"), dir.path().to_owned()] {
         let mut n_steps = 0;

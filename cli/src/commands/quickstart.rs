@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lodestore_graph::generate::GraphRecipe;
 use lodestore_import::{ImportConfig, ImportReport};
+use lodestore_trainer::config::{OndemandConfig, RapidConfig, ScheduleConfig};
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
@@ -128,7 +129,6 @@ impl QuickstartArgs {
             epochs: self.epochs,
             evaluate_every: 0,
             batch_size: BATCH,
-            n_hot: self.nodes as usize / 4,
             seed: SEED,
             ..TrainConfig::default()
         };
@@ -150,7 +150,8 @@ impl QuickstartArgs {
         let servers = ChildServers::start(&config.import.out, dir, &SERVED)?;
         say(console, "serve", &servers.text(), serving.elapsed().as_secs_f64())?;
         let train = |strategy| run_strategy(strategy, &config, &servers, console);
-        let (ondemand, rapid) = (train(Strategy::Ondemand)?, train(Strategy::Rapid)?);
+        let [ondemand, rapid] = strategies(&config);
+        let (ondemand, rapid) = (train(ondemand)?, train(rapid)?);
         let addresses = servers.stop()?;
 
         if config.cleanup {
@@ -174,6 +175,14 @@ impl QuickstartArgs {
     }
 }
 
+/// Returns the strategies that are compared: rows as they are needed, and rows by a schedule.
+fn strategies(config: &QuickstartConfig) -> [Strategy; 2] {
+    let n_hot = config.generate.recipe.n_nodes as usize / 4;
+    let schedule = ScheduleConfig { n_hot, ..ScheduleConfig::default() };
+    let rapid = RapidConfig { schedule, ..RapidConfig::default() };
+    [Strategy::Ondemand(OndemandConfig::default()), Strategy::Rapid(rapid)]
+}
+
 fn run_strategy(
     strategy: Strategy,
     config: &QuickstartConfig,
@@ -181,11 +190,12 @@ fn run_strategy(
     console: &Console,
 ) -> Result<TrainReport> {
     let start = Instant::now();
+    let name = strategy.name();
     let train_config = TrainConfig { strategy, ..config.train.clone() };
     let run = TrainRun::new(config.import.out.clone(), servers.addresses(), train_config);
     let Trained { report, .. } = train(&run, console)?;
     let text = format!(
-        "{strategy}: {} epochs of {} steps, 4 workers, rows through the servers",
+        "{name}: {} epochs of {} steps, 4 workers, rows through the servers",
         report.epochs.len(),
         report.epochs.first().map_or(0, |epoch| epoch.steps),
     );
@@ -293,8 +303,8 @@ fn commands(config: &QuickstartConfig) -> String {
         connect.push_str(&format!(" --connect 127.0.0.1:{port}"));
     }
     lines.push("sleep 1".to_owned());
-    for strategy in [Strategy::Ondemand, Strategy::Rapid] {
-        lines.push(train_line(config, strategy, &connect));
+    for strategy in strategies(config) {
+        lines.push(train_line(config, &strategy, &connect));
     }
     lines.push("kill %1 %2; wait".to_owned());
     joined(lines.iter().map(|line| format!("  {line}")), "\n")
@@ -329,12 +339,10 @@ fn import_line(config: &QuickstartConfig) -> String {
     format!("{line} \\\n      --parts {n_parts} --partitioner {partitioner} --out graph")
 }
 
-fn train_line(config: &QuickstartConfig, strategy: Strategy, connect: &str) -> String {
+fn train_line(config: &QuickstartConfig, strategy: &Strategy, connect: &str) -> String {
     let train = &config.train;
-    let hot = match strategy {
-        Strategy::Rapid => format!(" --hot {}", train.n_hot),
-        _ => String::new(),
-    };
+    let hot = strategy.schedule().map(|schedule| format!(" --hot {}", schedule.n_hot));
+    let hot = hot.unwrap_or_default();
     format!(
         "lode train --graph graph{connect} \\\n      --strategy {strategy} --workers {} \
          --epochs {} --batch {} --evaluate-every {} --seed {}{hot}",

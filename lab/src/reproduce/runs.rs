@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use lodestore_client::{ClientConfig, Pin, Security};
 use lodestore_graph::sampler::Fanout;
-use lodestore_trainer::config::{HotPolicy, Sampling};
+use lodestore_trainer::config::{
+    HotPolicy, MassiveConfig, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
+};
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainReport};
 use serde::Serialize;
@@ -63,13 +65,31 @@ impl Contestant {
         }
     }
 
-    fn strategy(self) -> Strategy {
+    /// Returns its strategy, where `n_kept` rows stay and `ondemand` draws by `sampling`.
+    fn strategy(self, sampling: Sampling, n_kept: u32) -> Strategy {
         match self {
-            Self::Ondemand | Self::Gcn => Strategy::Ondemand,
-            Self::RapidPrefetch | Self::RapidCache | Self::Rapid | Self::RapidOracle => {
-                Strategy::Rapid
+            Self::Ondemand | Self::Gcn => {
+                Strategy::Ondemand(OndemandConfig { sampling, ..OndemandConfig::default() })
             }
-            Self::MassiveKept | Self::Massive => Strategy::Massive,
+            Self::RapidPrefetch | Self::RapidCache | Self::Rapid | Self::RapidOracle => {
+                let schedule = self.schedule(n_kept);
+                Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() })
+            }
+            Self::MassiveKept | Self::Massive => Strategy::Massive(MassiveConfig::default()),
+        }
+    }
+
+    /// Returns the settings of its schedule, by which `n_kept` rows stay.
+    fn schedule(self, n_kept: u32) -> ScheduleConfig {
+        let usual = ScheduleConfig::default();
+        ScheduleConfig {
+            hot_policy: match self {
+                Self::RapidOracle => HotPolicy::Oracle,
+                _ => HotPolicy::Frequency,
+            },
+            n_hot: if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 },
+            window: if self == Self::RapidCache { 0 } else { usual.window },
+            ..usual
         }
     }
 
@@ -83,12 +103,7 @@ impl Contestant {
 
     /// Returns whether its batches are those of a schedule.
     pub(super) fn has_schedule(self) -> bool {
-        self.strategy() == Strategy::Rapid
-    }
-
-    /// Returns the rows of a hot set, of `n_kept` in both.
-    fn n_hot(self, n_kept: u32) -> usize {
-        if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 }
+        self.strategy(Sampling::Seeded, 0).schedule().is_some()
     }
 
     /// Returns what it trains.
@@ -194,11 +209,11 @@ impl Run {
             hit_rate: mean(report.epochs.iter().map(EpochReport::found_share).sum()),
             overlap_efficiency: step.overlap_efficiency,
             setup_seconds: report.setup_seconds,
-            schedule_seconds: report.schedule_seconds,
+            schedule_seconds: schedule_seconds(&report),
             run_seconds: report.setup_seconds
                 + report.epochs.iter().map(|epoch| epoch.seconds).sum::<f64>(),
             memory_bytes: report.memory_measured_bytes,
-            memory_bound_bytes: report.memory_bound_bytes.unwrap_or_default(),
+            memory_bound_bytes: report.schedule.map_or(0, |schedule| schedule.memory_bound_bytes),
             parameters_digest: report.parameters_digest,
             losses: report.step_losses,
         })
@@ -258,7 +273,7 @@ impl WarmUp {
         let row_bytes = first.remote_bytes as f64 / first.remote_rows.max(1) as f64;
         let n_filled = (first.hot_set_rows + first.filled_rows) as f64;
         Self {
-            before_seconds: report.setup_seconds - report.schedule_seconds,
+            before_seconds: report.setup_seconds - schedule_seconds(report),
             first_seconds: first.seconds,
             others_seconds: mean(|epoch| epoch.seconds),
             filled_bytes: row_bytes * n_filled / f64::from(report.workers),
@@ -340,18 +355,13 @@ impl<'a> Cluster<'a> {
     fn train_run(&self, case: Case<'_>, connect: Vec<String>) -> Result<TrainRun> {
         let made = self.made;
         let fanouts = FANOUTS.into_iter().filter_map(Fanout::at_most).collect();
-        let hot_policy = match case.contestant {
-            Contestant::RapidOracle => HotPolicy::Oracle,
-            _ => HotPolicy::Frequency,
-        };
         let n_kept = made.kept_rows;
         let delta = || made.delta(case.epochs, case.batch);
         let eviction = case.eviction.unwrap_or_else(|| Eviction { gamma: GAMMA, delta: delta() });
         let recording = self.recording.as_ref().filter(|_| !case.learns);
-        let usual = TrainConfig::default();
         let train = TrainConfig {
             model: case.contestant.model(),
-            strategy: case.contestant.strategy(),
+            strategy: case.contestant.strategy(case.sampling, n_kept),
             workers: self.n_workers.into(),
             fanouts,
             epochs: case.epochs,
@@ -359,12 +369,8 @@ impl<'a> Cluster<'a> {
             evaluate_every: 0,
             measure_test: case.learns,
             replay: recording.map(|recording| recording.of(case.batch)).transpose()?,
-            sampling: case.sampling,
-            hot_policy,
-            n_hot: case.contestant.n_hot(n_kept),
-            window: if case.contestant == Contestant::RapidCache { 0 } else { usual.window },
             seed: case.seed,
-            ..usual
+            ..TrainConfig::default()
         };
         Ok(TrainRun {
             buffer: case.contestant.buffer(n_kept, eviction),
@@ -435,6 +441,11 @@ impl Bench<'_> {
         let runs = (0..self.repeats).map(|_| run()).collect::<Result<_>>()?;
         Run::middle_of(runs).context("no repeat of a run")
     }
+}
+
+/// Returns the part of the set-up that made the schedule; 0 without one.
+fn schedule_seconds(report: &TrainReport) -> f64 {
+    report.schedule.as_ref().map_or(0.0, |schedule| schedule.seconds)
 }
 
 /// Returns the share of remote rows that were pulled for batches and not to fill what is kept.

@@ -6,7 +6,6 @@
 //! measurements so far are stored with them. Caches start empty, since they never change what is
 //! computed.
 
-pub(crate) mod error;
 mod folder;
 mod format;
 mod settings;
@@ -21,8 +20,8 @@ use crate::error::TrainError;
 use crate::report::EpochReport;
 use crate::sources::RowVersions;
 
+pub use crate::checkpoint_error::{CheckpointError, CheckpointFault};
 pub use crate::step::Place;
-pub use error::{CheckpointError, CheckpointFault};
 pub(crate) use folder::Folder;
 pub(crate) use settings::{Computation, Settings};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{Debug, Write};
 
-use crate::config::{Merge, Migration, TrainConfig};
+use crate::config::{Roots, TrainConfig};
 use crate::options::{LayerOptions, RateSchedule, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
@@ -18,32 +18,41 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
+/// Settings of strategies that a run has a line for under each strategy, and their values under
+/// strategies without the setting.
+const OF_EACH_STRATEGY: [(&str, &str); 3] =
+    [("roots", "Owned"), ("migration", "None"), ("merge", "None")];
+
 /// What a strategy computes, as far as its settings decide it.
 #[derive(Clone, Debug)]
 pub(crate) struct Computation {
     /// Name of what is computed; that of strategies which compute the same is the same.
-    pub(crate) mode: &'static str,
-    pub(crate) migration: Migration,
-    pub(crate) merge: Merge,
+    mode: &'static str,
+    /// Values of [`OF_EACH_STRATEGY`], as `Debug` writes them.
+    of_each: [String; OF_EACH_STRATEGY.len()],
     /// Names and values of further settings, as `Debug` writes them.
-    pub(crate) settings: Vec<(&'static str, String)>,
+    further: Vec<(&'static str, String)>,
 }
 
 impl Computation {
-    /// Returns that of a strategy without moving models, and without settings.
+    /// Returns that of a strategy without settings.
     pub(crate) fn new(mode: &'static str) -> Self {
-        let (migration, merge) = (Migration::None, Merge::None);
-        Self { mode, migration, merge, settings: Vec::new() }
+        let of_each = OF_EACH_STRATEGY.map(|(_, value)| value.to_owned());
+        Self { mode, of_each, further: Vec::new() }
     }
 
     /// Returns that of strategies that differ in the way of rows to the trainer alone.
-    pub(crate) fn mini_batches(config: &TrainConfig) -> Self {
-        Self::new("MiniBatch").with("workers", &config.workers)
+    pub(crate) fn mini_batches(config: &TrainConfig, roots: Roots) -> Self {
+        Self::new("MiniBatch").with("roots", &roots).with("workers", &config.workers)
     }
 
     /// Adds a setting.
     pub(crate) fn with(mut self, name: &'static str, value: &dyn Debug) -> Self {
-        self.settings.push((name, format!("{value:?}")));
+        let value = format!("{value:?}");
+        match OF_EACH_STRATEGY.iter().position(|(of_each, _)| *of_each == name) {
+            Some(at) => self.of_each[at] = value,
+            None => self.further.push((name, value)),
+        }
         self
     }
 }
@@ -60,15 +69,15 @@ impl Settings {
     /// digest.
     pub(crate) fn new(config: &TrainConfig, n_features: usize, labels: &str) -> Self {
         let mut settings = Self(String::new());
-        let computation = config.strategy.config(config).computation(config);
+        let computation = config.strategy.config().computation(config);
         settings.add_text("mode", computation.mode);
-        settings.add("roots", &config.roots);
-        settings.add("migration", &computation.migration);
-        settings.add("merge", &computation.merge);
+        for ((name, _), value) in OF_EACH_STRATEGY.iter().zip(&computation.of_each) {
+            settings.add_text(name, value);
+        }
         settings.add("model", &config.model);
         settings.add("heads", &config.n_heads);
         settings.add("output_heads", &config.n_output_heads);
-        for (name, value) in &computation.settings {
+        for (name, value) in &computation.further {
             settings.add_text(name, value);
         }
         settings.add("fanouts", &config.fanouts);

@@ -2,7 +2,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::{folder::parents_of_missing, format::decode, *};
-use crate::config::TrainConfig;
+use crate::config::{
+    FullConfig, HopConfig, MassiveConfig, Merge, Migration, OndemandConfig, RapidConfig, Roots,
+    ScheduleConfig, SdtConfig, Strategy, TrainConfig,
+};
 use crate::metric::Accuracy;
 
 const LENGTHS: [usize; 3] = [7, 3, 1];
@@ -145,9 +148,15 @@ fn another_run_is_refused_with_what_differs() {
     assert!(other(&TrainConfig::default(), 5, "x").contains("labels_and_splits = \"abc\""));
     assert!(identity().settings.as_str().contains("mode = MiniBatch\n"));
     // These only say how rows come and when to end.
-    let (strategy, epochs, patience) = (crate::config::Strategy::Massive, 99, 7);
-    let config = TrainConfig { strategy, epochs, patience, n_hot: 1, ..TrainConfig::default() };
-    assert_eq!(Settings::new(&config, 5, "abc"), identity().settings);
+    let schedule = ScheduleConfig { n_hot: 1, ..ScheduleConfig::default() };
+    for strategy in [
+        Strategy::Ondemand(OndemandConfig::default()),
+        Strategy::Massive(MassiveConfig::default()),
+        Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() }),
+    ] {
+        let config = TrainConfig { strategy, epochs: 99, patience: 7, ..TrainConfig::default() };
+        assert_eq!(Settings::new(&config, 5, "abc"), identity().settings);
+    }
     let graph_uuid = [8; 16];
     let found = decode(&bytes, &Identity { graph_uuid, ..identity() }).unwrap_err();
     assert!(matches!(found, CheckpointFault::Graph { .. }), "{found}");
@@ -157,6 +166,44 @@ fn another_run_is_refused_with_what_differs() {
     assert!(found.contains("11 parameters where the model has 12"), "{found}");
     let found = decode(&bytes, &Identity { n_replicas: 1, ..identity() }).unwrap_err().to_string();
     assert!(found.contains("2 replicas where the run has 1"), "{found}");
+}
+
+/// Settings of a strategy are compared as text with those of older releases.
+#[test]
+fn settings_of_each_strategy_have_the_same_text_in_all_releases() {
+    let (roots, migration, merge) = (Roots::Global, Migration::Paper, Merge::Min);
+    for (strategy, computed, further) in [
+        (Strategy::default(), ["MiniBatch", "Owned", "None", "None"], "workers = 1\n"),
+        (
+            Strategy::Massive(MassiveConfig { roots }),
+            ["MiniBatch", "Global", "None", "None"],
+            "workers = 1\n",
+        ),
+        (
+            Strategy::Hop(HopConfig { migration, merge, ..HopConfig::default() }),
+            ["Hop", "Owned", "Paper", "Min"],
+            "workers = 1\n",
+        ),
+        (
+            Strategy::Sdt(SdtConfig::default()),
+            ["Sdt", "Owned", "None", "None"],
+            "average_every = 1\noptimizer_state = Averaged\nhalo_hops = 2\nfull_partition = false\n",
+        ),
+        (
+            Strategy::Full(FullConfig::default()),
+            ["Full", "Owned", "None", "None"],
+            "halo = Exchange\nstaleness = 0\ncompress = None\n",
+        ),
+    ] {
+        let config = TrainConfig { strategy, ..TrainConfig::default() };
+        let [mode, roots, migration, merge] = computed;
+        let expected = format!(
+            "mode = {mode}\nroots = {roots}\nmigration = {migration}\nmerge = {merge}\n\
+             model = Sage\nheads = 8\noutput_heads = 8\n{further}fanouts = "
+        );
+        let found = Settings::new(&config, 5, "abc");
+        assert!(found.as_str().starts_with(&expected), "{}", found.as_str());
+    }
 }
 
 /// A file as long as its header says, of a model as no run has it: nothing of it is read.

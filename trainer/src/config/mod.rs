@@ -11,28 +11,22 @@ use serde::Serialize;
 use crate::error::{TrainError, check};
 use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions, by_name};
 use crate::replay::Replay;
+pub use crate::strategy::Strategy;
 pub use crate::strategy::full::config::{Compression, FullConfig, Halo};
 pub use crate::strategy::hop::config::{HopConfig, Merge, Migration};
+pub use crate::strategy::massive::MassiveConfig;
+pub use crate::strategy::ondemand::config::{OndemandConfig, Sampling};
+pub use crate::strategy::rapid::config::{HotPolicy, RapidConfig, ScheduleConfig};
 pub use crate::strategy::sdt::config::{OptimizerState, SdtConfig};
 
 /// Most layers of a model.
 pub(crate) const MAX_LAYERS: usize = 64;
 
 /// Settings of a run: its training, and the way it gets its rows, which never changes the losses.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct TrainConfig {
     /// The computation, and the way of rows to the trainer.
     pub strategy: Strategy,
-    /// Which worker trains on which root; `hop` deals those of the global order to their owners.
-    pub roots: Roots,
-    /// `hop`: how roots, models and rows meet.
-    pub hop: HopConfig,
-    /// `sdt`: how local models are trained and averaged.
-    pub sdt: SdtConfig,
-    /// `full`: how partitions train together.
-    pub full: FullConfig,
-    /// Where `ondemand` takes its random numbers from.
-    pub sampling: Sampling,
     /// Which layers the model has.
     pub model: ModelKind,
     /// Steps that take as long as recorded ones, in place of the model's. Parameters then only
@@ -81,25 +75,6 @@ pub struct TrainConfig {
     /// Training ends when accuracy on the validation nodes has not risen for this many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
-    /// `rapid`: which rows each worker keeps.
-    pub hot_policy: HotPolicy,
-    /// `rapid`: rows in each worker's hot set, of those that it does not own. There are two sets,
-    /// so that the oracle keeps twice as many.
-    pub n_hot: usize,
-    /// `rapid`: batches prepared ahead, Q in the paper.
-    pub window: usize,
-    /// `rapid`: most batches of the window whose rows are read together; as many as the window
-    /// allows unless given.
-    pub together: Option<usize>,
-    /// `rapid`: the most bytes of rows that one worker's hot sets and batches may hold. `window`
-    /// and `n_hot` shrink to it, down to one batch at a time. Less than a batch takes is an error.
-    pub memory_budget_bytes: Option<u64>,
-    /// `rapid`: where the schedule is written, unless that of this very run is there. A file that
-    /// is no schedule stays, and is an error.
-    pub schedule_path: PathBuf,
-    /// `rapid`: whether the schedule of another run may be replaced there; otherwise it is an
-    /// error.
-    pub replace_schedule: bool,
     /// Whether rows of several versions may meet: a worker's own with those of others in a batch, or
     /// those of a checkpoint with those after it. Otherwise each is an error.
     pub mixed_versions: bool,
@@ -117,7 +92,7 @@ pub struct TrainConfig {
 }
 
 /// Checkpoints of a run: one after each epoch, and within epochs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointConfig {
     /// The folder; it holds the last checkpoint, and no other run's.
     pub dir: PathBuf,
@@ -138,41 +113,6 @@ pub(crate) enum Due {
     AsLast,
 }
 
-/// Way of rows to the trainer, which never changes a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Fetch {
-    /// Each batch is sampled and pulled when it is needed.
-    OnDemand,
-    /// From a schedule on disk, through rows that are kept, ahead of use.
-    Rapid,
-    /// Through a buffer with eviction by score, one batch ahead.
-    Massive,
-}
-
-/// A mode with a way to fetch, as a user names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Strategy {
-    /// Each batch is sampled and pulled when it is needed, as DGL does.
-    Ondemand,
-    /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
-    Rapid,
-    /// MassiveGNN. Batches are sampled as they are needed, the next one while this one is trained
-    /// on. Rows pass through a buffer with eviction by score: see
-    /// [`crate::sources::WorkerSources::remote`].
-    Massive,
-    /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it: see
-    /// [`HopConfig`].
-    Hop,
-    /// SDT-GNN: a local model for each partition, whose rows are loaded with those of its halo: see
-    /// [`SdtConfig`].
-    Sdt,
-    /// CaPGNN: full-batch training over partitions that exchange rows of their halos: see
-    /// [`FullConfig`].
-    Full,
-}
-
 /// Deal of roots to workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -187,40 +127,20 @@ pub enum Roots {
     Global,
 }
 
-/// Source of the random numbers of batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sampling {
-    /// A stream for each worker, epoch and batch (RapidGNN, section 4.1): all strategies draw the
-    /// same.
-    #[default]
-    Seeded,
-    /// One stream for all of a worker's run, as in trainers without a schedule. Only for
-    /// `ondemand`, and for a run that neither resumes nor is resumed.
-    Ordinary,
-}
-
-/// Remote rows that `rapid` keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HotPolicy {
-    /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
-    Frequency,
-    /// Rows that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory
-    /// of both hot sets. Those of the first epoch are pulled before it. The default, since it moves
-    /// no more rows on any schedule.
-    Oracle,
+impl Roots {
+    /// Returns how training nodes are dealt to workers.
+    pub(crate) fn deal(self) -> Deal {
+        match self {
+            Self::Owned => Deal::Owned,
+            Self::Global => Deal::Turns,
+        }
+    }
 }
 
 impl Default for TrainConfig {
     fn default() -> Self {
         Self {
-            strategy: Strategy::Rapid,
-            roots: Roots::Owned,
-            hop: HopConfig::default(),
-            sdt: SdtConfig::default(),
-            full: FullConfig::default(),
-            sampling: Sampling::Seeded,
+            strategy: Strategy::default(),
             model: ModelKind::Sage,
             replay: None,
             workers: 1,
@@ -242,13 +162,6 @@ impl Default for TrainConfig {
             measure_test: true,
             evaluation_bytes: 1 << 30,
             patience: 0,
-            hot_policy: HotPolicy::Oracle,
-            n_hot: 10_000,
-            window: 4,
-            together: None,
-            memory_budget_bytes: None,
-            schedule_path: PathBuf::from("train.schedule"),
-            replace_schedule: false,
             mixed_versions: false,
             checkpoint: None,
             save_model: None,
@@ -270,18 +183,7 @@ impl TrainConfig {
         let is_multiple = self.model != ModelKind::Gat || self.hidden.is_multiple_of(self.n_heads);
         let expected = format!("a multiple of {} heads", self.n_heads);
         check(is_multiple, "hidden", &expected, self.hidden)?;
-        self.hop.check_strategy(self.strategy)?;
-        self.sdt.check_strategy(self.strategy)?;
-        self.full.check_strategy(self.strategy)?;
-        self.strategy.config(self).validate(self)?;
-        let is_ordinary = self.sampling == Sampling::Ordinary;
-        let expected = "seeded but for ondemand with owned roots and no checkpoint";
-        check(
-            self.strategy == Strategy::Ondemand || !is_ordinary,
-            "sampling",
-            expected,
-            "ordinary",
-        )?;
+        self.strategy.config().validate(self)?;
         let learns_nothing = self.checkpoint.is_none() && self.save_model.is_none();
         let expected = "none where parameters are saved";
         check(self.replay.is_none() || learns_nothing, "replay", expected, "a recording")?;
@@ -300,17 +202,6 @@ impl TrainConfig {
         check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
         self.layer.validate(self.model, self.fanouts.len())?;
         self.update.validate(self.epochs)
-    }
-
-    /// Returns how rows reach the trainer.
-    #[must_use]
-    pub fn fetch(&self) -> Fetch {
-        match self.strategy {
-            Strategy::Ondemand | Strategy::Sdt | Strategy::Full => Fetch::OnDemand,
-            Strategy::Rapid => Fetch::Rapid,
-            Strategy::Massive => Fetch::Massive,
-            Strategy::Hop => self.hop.fetch,
-        }
     }
 
     /// Returns whether accuracy is measured after `n_done` epochs, of a graph that has test nodes
@@ -333,19 +224,7 @@ impl TrainConfig {
     }
 }
 
-by_name!(
-    Strategy,
-    "strategy",
-    Ondemand = "ondemand",
-    Rapid = "rapid",
-    Massive = "massive",
-    Hop = "hop",
-    Sdt = "sdt",
-    Full = "full"
-);
-by_name!(Fetch, "way to fetch", OnDemand = "ondemand", Rapid = "rapid", Massive = "massive");
 by_name!(Roots, "roots", Owned = "owned", Global = "global");
-by_name!(HotPolicy, "hot policy", Frequency = "frequency", Oracle = "oracle");
 
 #[cfg(test)]
 mod tests;

@@ -27,29 +27,31 @@ fn settings_that_cannot_work_are_named() {
     assert!(message(|c| c.n_heads = 0).contains("n_heads"));
     let uneven = message(|c| (c.model, c.hidden) = (ModelKind::Gat, 60));
     assert_eq!(uneven, "setting `hidden` must be a multiple of 8 heads, found 60");
-    let dealt = message(|c| (c.strategy, c.roots) = (Strategy::Hop, Roots::Global));
-    assert!(dealt.contains("`roots` must be owned under the strategy hop"), "{dealt}");
-    let merged = message(|c| (c.strategy, c.hop.merge) = (Strategy::Hop, Merge::Min));
-    assert!(merged.contains("`merge` must be none without migration"), "{merged}");
-    let apart = message(|c| (c.strategy, c.hop.pregather) = (Strategy::Hop, false));
-    assert!(apart.contains("`pregather` must be true without migration"), "{apart}");
-    let massive = message(|c| (c.strategy, c.hop.fetch) = (Strategy::Hop, Fetch::Massive));
-    assert!(massive.contains("`fetch` must be ondemand or rapid under hop"), "{massive}");
-    let other = message(|c| c.hop.migration = Migration::Paper);
-    assert!(other.contains("`strategy` must be hop for its settings, found rapid"), "{other}");
-    let planned = message(|c| {
-        c.strategy = Strategy::Hop;
-        (c.hop.migration, c.hop.fetch) = (Migration::Paper, Fetch::Rapid);
-    });
-    assert!(planned.contains("`fetch` must be ondemand with migration"), "{planned}");
     let blind = message(|c| (c.patience, c.evaluate_every) = (3, 0));
     assert!(blind.contains("evaluate_every` must be at least 1 with a patience"), "{blind}");
-    let never = message(|c| (c.strategy, c.sdt.average_every) = (Strategy::Sdt, 0));
-    assert!(never.contains("`average_every` must be at least 1, found 0"), "{never}");
-    let other = message(|c| c.sdt.full_partition = true);
-    assert!(other.contains("`strategy` must be sdt for its settings, found rapid"), "{other}");
     assert!(message(|c| c.dropout = 1.0).contains("dropout"));
     assert!(message(|c| c.learning_rate = f64::NAN).contains("learning_rate"));
     assert!(message(|c| c.weight_decay = -1.0).contains("weight_decay"));
     assert!(message(|c| c.batch_size = 0).contains("batch_size"));
+}
+
+#[test]
+fn settings_of_strategies_that_cannot_work_are_named() {
+    let message = |strategy| {
+        let config = TrainConfig { strategy, ..TrainConfig::default() };
+        config.validate().unwrap_err().to_string()
+    };
+    let hop = HopConfig::default;
+    let merged = message(Strategy::Hop(HopConfig { merge: Merge::Min, ..hop() }));
+    assert!(merged.contains("`merge` must be none without migration"), "{merged}");
+    let apart = message(Strategy::Hop(HopConfig { pregather: false, ..hop() }));
+    assert!(apart.contains("`pregather` must be true without migration"), "{apart}");
+    let (migration, schedule) = (Migration::Paper, Some(ScheduleConfig::default()));
+    let planned = message(Strategy::Hop(HopConfig { migration, schedule, ..hop() }));
+    assert!(planned.contains("`schedule` must be none with migration"), "{planned}");
+    let never = message(Strategy::Sdt(SdtConfig { average_every: 0, ..SdtConfig::default() }));
+    assert!(never.contains("`average_every` must be at least 1, found 0"), "{never}");
+    let (roots, sampling) = (Roots::Global, Sampling::Ordinary);
+    let ordinary = message(Strategy::Ondemand(OndemandConfig { roots, sampling }));
+    assert!(ordinary.contains("`sampling` must be seeded but for ondemand"), "{ordinary}");
 }

@@ -12,7 +12,7 @@ use crate::report::{EpochReport, Progress, TrainReport};
 use crate::run::Run;
 use crate::setup::Setup;
 use crate::step::{Place, StepSeconds, WorkerStep};
-use crate::step_outcome::{MemberStats, StepOutcome, TeamStep};
+use crate::step_outcome::{MemberStats, TeamStep};
 use crate::worker::StepOrder;
 use crate::workers::{Feed, Team};
 
@@ -39,10 +39,25 @@ pub(crate) trait BatchFeed<'scope>: Sync {
     fn report(&self, _report: &mut TrainReport) {}
 }
 
+/// What a strategy adds to the reports of its steps and epochs.
+pub(crate) trait StepNotes {
+    /// Adds what the strategy measures to the worker of line `line` of `step`.
+    fn note_worker(&self, _step: &TeamStep, _line: usize, _worker: &mut WorkerStep) {}
+
+    /// Adds what the strategy measures to the report of an epoch.
+    fn note_epoch(&self, _figures: &EpochFigures, _epoch: &mut EpochReport) {}
+}
+
+/// Notes of a strategy that adds nothing.
+pub(crate) struct NoNotes;
+
+impl StepNotes for NoNotes {}
+
 /// A run in which each worker trains on one batch in each step.
 pub(crate) struct MiniBatchRun<'scope> {
-    pub(super) setup: &'scope Setup<'scope>,
+    setup: &'scope Setup<'scope>,
     feed: Box<dyn BatchFeed<'scope> + 'scope>,
+    notes: Box<dyn StepNotes>,
     team: Option<Team<'scope, ()>>,
 }
 
@@ -58,23 +73,16 @@ pub(crate) trait Steps {
 
     /// Returns figures of all workers of the run up to `epoch`.
     fn stats(&mut self, epoch: u32) -> &[MemberStats];
-
-    /// Adds what a strategy measures to the worker of line `line` of `step`.
-    fn note_worker(&self, _step: &TeamStep, _line: usize, _worker: &mut WorkerStep) {}
-
-    /// Adds what a strategy measures to the report of an epoch.
-    fn note_epoch(&self, _figures: &EpochFigures, _epoch: &mut EpochReport) {}
 }
 
 impl<'scope> MiniBatchRun<'scope> {
     pub(crate) fn new(setup: &'scope Setup<'scope>, feed: impl BatchFeed<'scope> + 'scope) -> Self {
-        Self { setup, feed: Box::new(feed), team: None }
+        Self { setup, feed: Box::new(feed), notes: Box::new(NoNotes), team: None }
     }
 
-    /// Returns the workers of this process, which have started.
-    pub(super) fn team(&mut self) -> &mut Team<'scope, ()> {
-        let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
-        team
+    /// Adds `notes` to the reports of steps and epochs.
+    pub(crate) fn with_notes(self, notes: impl StepNotes + 'static) -> Self {
+        Self { notes: Box::new(notes), ..self }
     }
 }
 
@@ -105,8 +113,8 @@ impl<'scope> StrategyRun<'scope> for MiniBatchRun<'scope> {
         group: &mut ProcessGroup<'_>,
         progress: Observer<'_>,
     ) -> Result<(), TrainError> {
-        let n_steps = self.setup.n_steps();
-        train_epoch(run, self.team(), n_steps, group, progress)
+        let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
+        train_epoch(run, team, &*self.notes, self.setup.n_steps(), group, progress)
     }
 
     fn stats(&mut self, epoch: u32) -> &[MemberStats] {
@@ -139,10 +147,11 @@ impl Steps for Team<'_, ()> {
     }
 }
 
-/// Makes the steps that are left of the present epoch, of `total`.
+/// Makes the steps that are left of the present epoch, of `total`; `notes` adds to their reports.
 pub(crate) fn train_epoch(
     run: &mut Run<'_>,
     steps: &mut dyn Steps,
+    notes: &dyn StepNotes,
     total: u32,
     group: &mut ProcessGroup<'_>,
     progress: Observer<'_>,
@@ -159,7 +168,10 @@ pub(crate) fn train_epoch(
         run.replica.update(&mut outcome.gradients)?;
         let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
         let step_seconds = began.elapsed().as_secs_f64();
-        let workers = worker_steps(run, steps, &outcome, step_seconds, update);
+        let mut workers = worker_steps(run, steps, &outcome, step_seconds, update);
+        for (line, worker) in workers.iter_mut().enumerate() {
+            notes.note_worker(&outcome, line, worker);
+        }
         run.record.stepped(&outcome, &workers);
         run.place.step += 1;
         let done = run.place.step;
@@ -178,7 +190,7 @@ pub(crate) fn train_epoch(
     let report = EpochReport { epoch, steps: total, seconds, ..EpochReport::default() };
     let figures = run.record.end_epoch(&report, steps.stats(epoch));
     if let Some(report) = run.record.measured.epochs.last_mut() {
-        steps.note_epoch(&figures, report);
+        notes.note_epoch(&figures, report);
     }
     Ok(())
 }
@@ -194,16 +206,13 @@ fn worker_steps(
     let late_swaps: Vec<u64> =
         steps.stats(run.place.epoch).iter().map(|stats| stats.steady.late).collect();
     let mut workers = Vec::with_capacity(step.outcomes.len());
-    for (line, (worker, outcome)) in step.outcomes.iter().enumerate() {
-        let outcome: &StepOutcome = outcome;
+    for (worker, outcome) in &step.outcomes {
         let seconds = StepSeconds { step: step_seconds, update: update_seconds, ..outcome.seconds };
-        let mut of_worker = WorkerStep {
+        workers.push(WorkerStep {
             seconds,
             late_swaps: late_swaps[*worker as usize],
             ..outcome.worker_step(run.place, *worker, run.row_bytes)
-        };
-        steps.note_worker(step, line, &mut of_worker);
-        workers.push(of_worker);
+        });
     }
     workers
 }

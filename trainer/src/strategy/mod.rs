@@ -1,27 +1,32 @@
 //! Strategies: a folder each, with its settings, its checks, and the steps of its epochs.
 //!
-//! `StrategyConfig` is what a strategy decides before a run, `StrategyRun` the run itself. The rest
-//! of the trainer knows these two alone. A new strategy is a folder that implements both, and a line
-//! in `Strategy::config`.
+//! [`Strategy`] is a strategy with its settings. `StrategyConfig` is what these decide before a
+//! run, `StrategyRun` the run itself. The rest of the trainer knows these two alone. A new strategy
+//! is a folder that implements both, and a variant of [`Strategy`].
 
 pub(crate) mod full;
 pub mod hop;
-mod massive;
+pub(crate) mod massive;
 mod mini_batches;
-mod ondemand;
-mod rapid;
+pub(crate) mod ondemand;
+pub(crate) mod rapid;
 pub(crate) mod sdt;
 
-use std::{borrow::Cow, ops::ControlFlow, thread::Scope};
+use std::{borrow::Cow, fmt, ops::ControlFlow, str::FromStr, thread::Scope};
 
 use lodestore_graph::{
     NodeId, PartitionBook,
     sampler::{Deal, RootPlan, epoch_order},
 };
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use crate::adam::ReplicaState;
 use crate::checkpoint::Computation;
-use crate::config::{Roots, Strategy, TrainConfig};
+use crate::config::{
+    FullConfig, HopConfig, MassiveConfig, OndemandConfig, RapidConfig, ScheduleConfig, SdtConfig,
+    TrainConfig,
+};
 use crate::error::{TrainError, check};
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
@@ -31,22 +36,42 @@ use crate::setup::Setup;
 use crate::sources::WorkerSources;
 use crate::step_outcome::MemberStats;
 
+/// A strategy with its settings.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Strategy {
+    /// Each batch is sampled and pulled when it is needed, as DGL does.
+    Ondemand(OndemandConfig),
+    /// RapidGNN: a schedule on disk, a steady cache and a prefetch window.
+    Rapid(RapidConfig),
+    /// MassiveGNN. Batches are sampled as they are needed, the next one while this one is trained
+    /// on. Rows pass through a buffer with eviction by score: see
+    /// [`crate::sources::WorkerSources::remote`].
+    Massive(MassiveConfig),
+    /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it.
+    Hop(HopConfig),
+    /// SDT-GNN: a local model for each partition, whose rows are loaded with those of its halo.
+    Sdt(SdtConfig),
+    /// CaPGNN: full-batch training over partitions that exchange rows of their halos.
+    Full(FullConfig),
+}
+
 /// Observer of a run, which ends it by breaking.
 pub(crate) type Observer<'a> = &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>;
 
 /// What a strategy decides before a run. Defaults are those of mini-batches: each worker trains on
 /// batches of its own, and gradients are averaged in each step.
 pub(crate) trait StrategyConfig {
+    /// Returns the name by which users choose the strategy.
+    fn name(&self) -> &'static str;
+
     /// Fails for settings that cannot work.
     fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
         Ok(())
     }
 
-    /// Fails where `sources`, one entry for each of `workers`, or the partitions do not fit.
+    /// Fails where `sources`, one entry for each of `workers`, do not fit.
     fn check_sources(
         &self,
-        _config: &TrainConfig,
-        _book: &PartitionBook,
         _sources: &[WorkerSources],
         _workers: &[u32],
     ) -> Result<(), TrainError> {
@@ -54,22 +79,26 @@ pub(crate) trait StrategyConfig {
     }
 
     /// Returns the settings that decide what is computed.
-    fn computation(&self, config: &TrainConfig) -> Computation {
-        Computation::mini_batches(config)
+    fn computation(&self, config: &TrainConfig) -> Computation;
+
+    /// Returns the settings that are no part of the computation, and yet must be the same in all
+    /// processes of a run.
+    fn agreed_settings(&self) -> String {
+        String::new()
     }
+
+    /// Returns how training nodes are dealt to workers.
+    fn deal(&self) -> Deal;
 
     /// Returns how the training nodes become batches.
     fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
-        let deal = match config.roots {
-            Roots::Owned => Deal::Owned,
-            Roots::Global => Deal::Turns,
-        };
-        config.plan_of(deal, book)
+        config.plan_of(self.deal(), book)
     }
 
-    /// Returns whether a worker without training nodes has nothing to compute.
-    fn idles_without_roots(&self) -> bool {
-        true
+    /// Returns whether workers compute on whole partitions: each needs a partition, with training
+    /// nodes or without.
+    fn trains_partitions(&self) -> bool {
+        false
     }
 
     /// Returns the batches of an epoch of each share of the training nodes.
@@ -86,11 +115,6 @@ pub(crate) trait StrategyConfig {
     /// Returns the steps of an epoch: the batches of the share that has most.
     fn n_steps(&self, n_batches: &[u32]) -> u32 {
         n_batches.iter().copied().max().unwrap_or(0)
-    }
-
-    /// Adds the strategy's settings to the report of a run.
-    fn report(&self, config: &TrainConfig, report: &mut TrainReport) {
-        report.roots = Some(config.roots);
     }
 
     /// Returns a run of the strategy, in which `replica` is the model before the first step.
@@ -167,27 +191,99 @@ pub(crate) trait StrategyRun<'scope> {
 }
 
 impl Strategy {
-    /// Returns what the strategy decides. The one place that tells strategies apart.
-    pub(crate) fn config(self, config: &TrainConfig) -> &dyn StrategyConfig {
+    /// Returns every strategy with its default settings.
+    fn all() -> [Self; 6] {
+        [
+            Self::Ondemand(OndemandConfig::default()),
+            Self::Rapid(RapidConfig::default()),
+            Self::Massive(MassiveConfig::default()),
+            Self::Hop(HopConfig::default()),
+            Self::Sdt(SdtConfig::default()),
+            Self::Full(FullConfig::default()),
+        ]
+    }
+
+    /// Returns what the strategy decides.
+    pub(crate) fn config(&self) -> &dyn StrategyConfig {
         match self {
-            Self::Ondemand => &ondemand::OndemandConfig,
-            Self::Rapid => &rapid::RapidConfig,
-            Self::Massive => &massive::MassiveConfig,
-            Self::Hop => &config.hop,
-            Self::Sdt => &config.sdt,
-            Self::Full => &config.full,
+            Self::Ondemand(config) => config,
+            Self::Rapid(config) => config,
+            Self::Massive(config) => config,
+            Self::Hop(config) => config,
+            Self::Sdt(config) => config,
+            Self::Full(config) => config,
+        }
+    }
+
+    /// Returns the name by which users choose the strategy.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.config().name()
+    }
+
+    /// Returns the settings of the schedule, if rows come by one.
+    #[must_use]
+    pub fn schedule(&self) -> Option<&ScheduleConfig> {
+        match self {
+            Self::Rapid(rapid) => Some(&rapid.schedule),
+            Self::Hop(hop) => hop.schedule.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the settings of the schedule to change them, if rows come by one.
+    pub fn schedule_mut(&mut self) -> Option<&mut ScheduleConfig> {
+        match self {
+            Self::Rapid(rapid) => Some(&mut rapid.schedule),
+            Self::Hop(hop) => hop.schedule.as_mut(),
+            _ => None,
         }
     }
 }
 
-/// Fails unless each worker trains on roots of its own partitions.
-fn check_owned_roots(config: &TrainConfig) -> Result<(), TrainError> {
-    let expected = format!("owned under the strategy {}", config.strategy);
-    check(config.roots == Roots::Owned, "roots", &expected, config.roots)
+impl Default for Strategy {
+    fn default() -> Self {
+        Self::Rapid(RapidConfig::default())
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = String;
+
+    /// Returns the strategy of this name with its default settings.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = Self::all().map(|strategy| strategy.name()).join(", ");
+        let found = Self::all().into_iter().find(|strategy| strategy.name() == name);
+        found.ok_or_else(|| format!("no strategy `{name}`; there are: {names}"))
+    }
+}
+
+impl Serialize for Strategy {
+    /// Writes the name, then the roots of mini-batches, or under its name the settings of another
+    /// strategy. How rows reach a mini-batch never changes what is computed, and is left out.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_map(None)?;
+        fields.serialize_entry("strategy", self.name())?;
+        match self {
+            Self::Ondemand(OndemandConfig { roots, .. })
+            | Self::Rapid(RapidConfig { roots, .. })
+            | Self::Massive(MassiveConfig { roots }) => fields.serialize_entry("roots", roots)?,
+            Self::Hop(hop) => fields.serialize_entry("hop", hop)?,
+            Self::Sdt(sdt) => fields.serialize_entry("sdt", sdt)?,
+            Self::Full(full) => fields.serialize_entry("full", full)?,
+        }
+        fields.end()
+    }
 }
 
 /// Fails where there are more workers than partitions.
-fn check_parts(config: &TrainConfig, book: &PartitionBook) -> Result<(), TrainError> {
+pub(crate) fn check_parts(config: &TrainConfig, book: &PartitionBook) -> Result<(), TrainError> {
     let n_parts = u32::from(book.n_parts());
     let most = format!("at most one for each of the {n_parts} partitions");
     check(config.workers <= n_parts, "workers", &most, config.workers)

@@ -27,7 +27,11 @@ use lodestore_graph::{
 };
 use lodestore_store::Dtype;
 use lodestore_trainer::collective::{Collective, ThreadCollective};
-use lodestore_trainer::report::RowsFrom;
+use lodestore_trainer::config::{
+    FullConfig, HopConfig, MassiveConfig, OndemandConfig, RapidConfig, Roots, ScheduleConfig,
+    SdtConfig,
+};
+use lodestore_trainer::report::{RowsFrom, ScheduleReport};
 use lodestore_trainer::{
     Progress, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources, train,
     train_together,
@@ -119,8 +123,67 @@ pub(crate) fn bytes_of<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u
     values.iter().flat_map(|&value| bytes(value)).collect()
 }
 
+pub(crate) fn ondemand() -> Strategy {
+    Strategy::Ondemand(OndemandConfig::default())
+}
+
+pub(crate) fn rapid() -> Strategy {
+    Strategy::Rapid(RapidConfig { schedule: schedule(), ..RapidConfig::default() })
+}
+
+pub(crate) fn massive() -> Strategy {
+    Strategy::Massive(MassiveConfig::default())
+}
+
+pub(crate) fn hop() -> Strategy {
+    Strategy::Hop(HopConfig::default())
+}
+
+pub(crate) fn sdt() -> Strategy {
+    Strategy::Sdt(SdtConfig::default())
+}
+
+pub(crate) fn full() -> Strategy {
+    Strategy::Full(FullConfig::default())
+}
+
+/// Returns a strategy of mini-batches that deals the roots of one order to workers by turns.
+pub(crate) fn global(mut strategy: Strategy) -> Strategy {
+    let roots = match &mut strategy {
+        Strategy::Ondemand(config) => &mut config.roots,
+        Strategy::Rapid(config) => &mut config.roots,
+        Strategy::Massive(config) => &mut config.roots,
+        other => panic!("{other} deals roots to their owners"),
+    };
+    *roots = Roots::Global;
+    strategy
+}
+
+/// Returns the settings of a schedule with a small hot set.
+pub(crate) fn schedule() -> ScheduleConfig {
+    ScheduleConfig { n_hot: 60, window: 2, replaces_other: true, ..ScheduleConfig::default() }
+}
+
+/// Returns `config` with other settings of its schedule; without one as it is.
+pub(crate) fn scheduled(
+    mut config: TrainConfig,
+    change: impl FnOnce(&mut ScheduleConfig),
+) -> TrainConfig {
+    config.strategy.schedule_mut().map(change);
+    config
+}
+
+/// Returns the schedule of a run.
+pub(crate) fn schedule_of(report: &TrainReport) -> &ScheduleReport {
+    report.schedule.as_ref().unwrap()
+}
+
 /// Returns the settings of two epochs of small batches, with the schedule in `dir`.
-pub(crate) fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
+pub(crate) fn config(mut strategy: Strategy, workers: u32, dir: &Path) -> TrainConfig {
+    let path = dir.join(format!("{strategy}-{workers}.schedule"));
+    if let Some(schedule) = strategy.schedule_mut() {
+        schedule.path = path;
+    }
     TrainConfig {
         strategy,
         workers,
@@ -129,10 +192,6 @@ pub(crate) fn config(strategy: Strategy, workers: u32, dir: &Path) -> TrainConfi
         epochs: 3,
         batch_size: 32,
         seed: 7,
-        n_hot: 60,
-        window: 2,
-        schedule_path: dir.join(format!("{strategy}-{workers}.schedule")),
-        replace_schedule: true,
         ..TrainConfig::default()
     }
 }
@@ -168,7 +227,7 @@ pub(crate) fn run_telling(
 ) -> Result<TrainReport, TrainError> {
     let sources = (0..config.workers).map(|worker| {
         let (local, mut of_worker) = (Arc::clone(local), Arc::clone(remote));
-        if config.strategy == Strategy::Massive {
+        if matches!(config.strategy, Strategy::Massive(_)) {
             of_worker = Arc::new(buffer(graph, config, worker, remote)?);
         }
         Ok(WorkerSources { local, remote: of_worker, untiered: Arc::clone(remote), filled: FILLED })
@@ -203,7 +262,7 @@ pub(crate) fn run_in_ranks_from(
         let of_worker = |worker| {
             let (local, untiered, mut remote) =
                 (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
-            if config.strategy == Strategy::Massive {
+            if matches!(config.strategy, Strategy::Massive(_)) {
                 remote = Arc::new(buffer(graph, config, worker, &rows).unwrap());
             }
             WorkerSources { local, remote, untiered, filled: FILLED }

@@ -6,26 +6,27 @@ use super::*;
 fn a_memory_budget_shrinks_window_and_hot_sets() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let wide = config(Strategy::Rapid, 2, dir.path());
-    let wide = TrainConfig { hot_policy: HotPolicy::Frequency, ..wide };
+    let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+    let wide = scheduled(config(rapid(), 2, dir.path()), frequency);
     let expected = run(&graph, &wide).unwrap();
-    let bound = expected.memory_bound_bytes.unwrap();
+    let bound = schedule_of(&expected).memory_bound_bytes;
     // Two sets of 60 rows, of the window's 2 batches 4.
     let batch = (bound - 2 * 60 * ROW_BYTES) / 4;
     for budget in [bound - 1, 3 * batch + 7 * ROW_BYTES, 3 * batch - 1, batch] {
-        let tight = TrainConfig { memory_budget_bytes: Some(budget), ..wide.clone() };
+        let tight = scheduled(wide.clone(), |it| it.memory_budget_bytes = Some(budget));
         let found = run(&graph, &tight).unwrap();
-        assert!((found.n_hot, found.window) < (expected.n_hot, expected.window));
-        assert!(found.memory_bound_bytes <= Some(budget));
+        let [shrunk, whole] = [&found, &expected].map(schedule_of);
+        assert!((shrunk.n_hot, shrunk.window) < (whole.n_hot, whole.window));
+        assert!(shrunk.memory_bound_bytes <= budget);
         assert!(found.memory_measured_bytes <= budget);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
-        let oracle = TrainConfig { hot_policy: HotPolicy::Oracle, ..tight };
+        let oracle = scheduled(tight, |it| it.hot_policy = HotPolicy::Oracle);
         let oracle = run(&graph, &oracle).unwrap();
         assert!(oracle.memory_measured_bytes <= budget);
         assert_eq!(losses(&oracle.step_losses), losses(&expected.step_losses));
         no_more_than(&oracle, &found);
     }
-    let least = TrainConfig { memory_budget_bytes: Some(batch - 1), ..wide };
+    let least = scheduled(wide, |it| it.memory_budget_bytes = Some(batch - 1));
     match run(&graph, &least).unwrap_err() {
         TrainError::Memory { found, least, .. } => assert_eq!((found, least), (batch - 1, batch)),
         error => panic!("{error}"),
@@ -46,13 +47,14 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         (1000, 2, HotPolicy::Frequency),
         (1000, 2, HotPolicy::Oracle),
     ] {
-        let rapid = config(Strategy::Rapid, 2, dir.path());
-        let rapid = TrainConfig { n_hot, window, hot_policy, batch_size: 4, ..rapid };
+        let together = Some(1);
+        let schedule = ScheduleConfig { hot_policy, n_hot, window, together, ..schedule() };
+        let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
         let rapid = TrainConfig {
             fanouts: vec![Fanout::All],
-            together: Some(1),
+            batch_size: 4,
             evaluate_every: 0,
-            ..rapid
+            ..config(rapid, 2, dir.path())
         };
         let noting = || Noting { rows: Arc::clone(&graph.rows), memory: Mutex::default() };
         let (local, other): (Arc<Noting>, Arc<Noting>) = (Arc::new(noting()), Arc::new(noting()));
@@ -75,7 +77,8 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         // The bytes of the worker that had most, of two.
         assert!(measured >= batch && 2 * measured >= n_found * batch, "{what}");
         assert!(measured <= n_found * batch, "{what}");
-        let (all, bound) = (found.memory_measured_bytes, found.memory_bound_bytes.unwrap());
+        let all = found.memory_measured_bytes;
+        let bound = schedule_of(&found).memory_bound_bytes;
         assert!(all <= bound, "{what}: {all} of {bound}");
         let n_batches = if window == 0 { 1 } else { window as u64 + 2 };
         let n_hot = if n_hot == 0 { 0 } else { n_nodes / 2 };
@@ -88,9 +91,9 @@ fn measured_memory_is_that_which_rows_were_put_into() {
 fn memory_of_a_buffer_is_measured_and_a_source_without_one_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let massive = config(Strategy::Massive, 2, dir.path());
+    let massive = config(massive(), 2, dir.path());
     let found = run(&graph, &massive).unwrap();
-    assert_eq!(found.memory_bound_bytes, None, "batches are not known ahead");
+    assert_eq!(found.schedule, None, "batches are not known ahead");
     // Scores of 24 bytes a node alone, and a batch.
     let least = u64::from(N_NODES) * 24 + ROW_BYTES * 32;
     assert!(found.memory_measured_bytes > least, "{}", found.memory_measured_bytes);

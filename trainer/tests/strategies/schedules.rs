@@ -7,8 +7,8 @@ use super::*;
 fn a_schedule_may_have_any_name_in_one_process() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let schedule_path = dir.path().join(OsStr::from_bytes(b"s\xff.schedule"));
-    let config = TrainConfig { schedule_path, ..config(Strategy::Rapid, 2, dir.path()) };
+    let path = dir.path().join(OsStr::from_bytes(b"s\xff.schedule"));
+    let config = scheduled(config(rapid(), 2, dir.path()), |schedule| schedule.path = path);
     run(&graph, &config).unwrap();
     for found in run_in_ranks(&graph, &config, 2) {
         let found = found.unwrap_err().to_string();
@@ -35,12 +35,14 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     };
     let of =
         |strategy| TrainConfig { epochs: 4, evaluate_every: 0, ..config(strategy, 2, dir.path()) };
-    let (expected, needed) = pulled_by(&of(Strategy::Ondemand));
+    let (expected, needed) = pulled_by(&of(ondemand()));
     let needed = needed.last().unwrap();
     assert!(needed.sync_rows + needed.vector_rows > 0);
     for hot_policy in [HotPolicy::Oracle, HotPolicy::Frequency] {
-        let n_hot = N_NODES as usize;
-        let (found, by_step) = pulled_by(&TrainConfig { n_hot, hot_policy, ..of(Strategy::Rapid) });
+        let rapid = scheduled(of(rapid()), |schedule| {
+            (schedule.n_hot, schedule.hot_policy) = (N_NODES as usize, hot_policy);
+        });
+        let (found, by_step) = pulled_by(&rapid);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
         let first = &found.epochs[0];
         assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
@@ -68,11 +70,17 @@ fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let (hot_policy, together) = (HotPolicy::Frequency, Some(3));
+    let schedule = ScheduleConfig {
+        hot_policy: HotPolicy::Frequency,
+        n_hot: 0,
+        window: 8,
+        together: Some(3),
+        ..schedule()
+    };
+    let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
     for batch_size in [20, 32, 50] {
-        let usual = config(Strategy::Rapid, 2, dir.path());
-        let size = TrainConfig { batch_size, together, window: 8, n_hot: 0, ..usual };
-        let config = TrainConfig { hot_policy, epochs: 6, evaluate_every: 0, ..size };
+        let usual = config(rapid.clone(), 2, dir.path());
+        let config = TrainConfig { batch_size, epochs: 6, evaluate_every: 0, ..usual };
         let mut joined = [0, 0];
         let report = run_telling(&graph, &config, [&rows, &rows], &mut |progress| {
             if let Progress::Step { workers, .. } = progress {
@@ -92,28 +100,29 @@ fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
 fn a_schedule_that_is_not_of_this_run_is_never_lost() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(1);
-    let rapid = TrainConfig { replace_schedule: false, ..config(Strategy::Rapid, 1, dir.path()) };
-    fs::write(&rapid.schedule_path, "labels of ten years").unwrap();
-    for replace_schedule in [false, true] {
-        let error = run(&graph, &TrainConfig { replace_schedule, ..rapid.clone() }).unwrap_err();
+    let replacing = config(rapid(), 1, dir.path());
+    let rapid = scheduled(replacing.clone(), |schedule| schedule.replaces_other = false);
+    let path = rapid.strategy.schedule().unwrap().path.clone();
+    fs::write(&path, "labels of ten years").unwrap();
+    for config in [&rapid, &replacing] {
+        let error = run(&graph, config).unwrap_err();
         assert!(error.to_string().contains("the name is taken"), "{error}");
-        assert_eq!(fs::read(&rapid.schedule_path).unwrap(), b"labels of ten years");
+        assert_eq!(fs::read(&path).unwrap(), b"labels of ten years");
     }
-    fs::remove_file(&rapid.schedule_path).unwrap();
-    assert!(!run(&graph, &rapid).unwrap().schedule_stored);
-    assert!(run(&graph, &rapid).unwrap().schedule_stored);
-    let (first, other) =
-        (fs::read(&rapid.schedule_path).unwrap(), TrainConfig { seed: 8, ..rapid });
-    let error = run(&graph, &other).unwrap_err();
+    fs::remove_file(&path).unwrap();
+    assert!(!schedule_of(&run(&graph, &rapid).unwrap()).is_stored);
+    assert!(schedule_of(&run(&graph, &rapid).unwrap()).is_stored);
+    let first = fs::read(&path).unwrap();
+    let error = run(&graph, &TrainConfig { seed: 8, ..rapid }).unwrap_err();
     assert!(matches!(error, TrainError::OtherSchedule { .. }), "{error}");
-    assert_eq!(fs::read(&other.schedule_path).unwrap(), first);
-    run(&graph, &TrainConfig { replace_schedule: true, ..other }).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first);
+    run(&graph, &TrainConfig { seed: 8, ..replacing }).unwrap();
 }
 
 #[test]
 fn a_schedule_larger_than_the_disk_is_not_begun() {
     let dir = tempfile::tempdir().unwrap();
-    let rapid = TrainConfig { epochs: u32::MAX, ..config(Strategy::Rapid, 1, dir.path()) };
+    let rapid = TrainConfig { epochs: u32::MAX, ..config(rapid(), 1, dir.path()) };
     match run(&planted(1), &rapid).unwrap_err() {
         TrainError::ScheduleRoom { expected, found, epochs, .. } => {
             assert!(expected > found && epochs == u32::MAX, "{expected} of {found}");

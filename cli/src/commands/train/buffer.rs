@@ -75,8 +75,8 @@ impl BufferChoice {
 }
 
 impl BufferArgs {
-    pub(super) fn check(&self, strategy: Strategy) -> Result<Option<BufferChoice>, UsageError> {
-        if strategy != Strategy::Massive {
+    pub(super) fn check(&self, strategy: &Strategy) -> Result<Option<BufferChoice>, UsageError> {
+        if !matches!(strategy, Strategy::Massive(_)) {
             let used = [
                 ("--buffer", self.buffer.is_some()),
                 ("--gamma", self.gamma.is_some()),

@@ -21,7 +21,7 @@ use clap::Args;
 use lodestore_client::{ClientConfig, Pin};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::{OpenOptions, ReaderKind};
-use lodestore_trainer::config::{Halo, Roots};
+use lodestore_trainer::config::{MassiveConfig, OndemandConfig, RapidConfig, Roots};
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig, TrainError, TrainReport};
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub(crate) use run::check_workers;
 use run::{follow, train_telling};
 pub use run::{train, train_over_links};
 pub(crate) use sources::rows_of;
-use strategy_args::{FullArgs, HopArgs, HotArgs, SdtArgs, hot_policy};
+use strategy_args::{FullArgs, HopArgs, HotArgs, SdtArgs};
 use tiers::TierArgs;
 pub use tiers::{TierChoice, TierReport};
 
@@ -91,7 +91,7 @@ pub struct TrainArgs {
     /// the worker that owns it. With `sdt` (SDT-GNN) each partition, loaded with its halo, has a
     /// local model; these are averaged each epoch. With `full` (CaPGNN) all nodes are in each step,
     /// over partitions that exchange rows of each layer.
-    #[arg(long, value_name = "S", default_value_t = Strategy::Rapid)]
+    #[arg(long, value_name = "S", default_value_t)]
     strategy: Strategy,
     /// Which worker trains on which root, owned or global [default: owned]. With `owned` each
     /// trains on those of its own partitions, as DGL. With `global` one order over all is dealt to
@@ -300,32 +300,22 @@ impl TrainArgs {
         let patience = self.peer_timeout.unwrap_or(PEER_TIMEOUT_SECONDS);
         let form = Form::of(self.processes, self.peer, Duration::from_secs(patience.into()))?;
         self.check_needed(&form)?;
-        let hop = self.hop.check(self.strategy)?;
-        refuse_roots(self.strategy, self.roots)?;
-        let is_sdt = self.strategy == Strategy::Sdt;
-        let sdt = self.sdt.check(self.strategy, self.hot.memory.filter(|_| is_sdt))?;
-        let others = [("--fanout", self.fanout.is_some()), ("--batch", self.batch.is_some())];
-        if sdt.full_partition {
-            let reason = "is not for --full-partition, whose batches have all nodes of a partition";
-            refuse_given(&others[1..], reason)?;
-        }
-        self.full.check(self.strategy, &others)?;
-        let is_full = self.strategy == Strategy::Full;
-        let full = self.full.config();
-        let usual =
-            TrainConfig { strategy: self.strategy, hop, sdt, full, ..TrainConfig::default() };
-        let fetch = usual.fetch();
-        self.hot.check(fetch, self.strategy, usual.window)?;
+        let strategy = self.strategy()?;
+        let usual = TrainConfig::default();
         let workers = self.workers.unwrap_or(form.usual_workers());
         let n_heads = self.heads.unwrap_or(usual.n_heads);
-        let evaluation_bytes = self.evaluation_memory.unwrap_or(EVALUATION_BYTES);
         self.full.check_profiles(workers)?;
-        let fanouts = match is_full {
-            true => self.full.fanouts(),
-            false => self.fanout.unwrap_or(usual.fanouts.clone()),
+        let mut evaluation_bytes = self.evaluation_memory.unwrap_or(EVALUATION_BYTES);
+        if let Strategy::Sdt(sdt) = &strategy {
+            // An evaluation is part of what a worker's memory is for.
+            evaluation_bytes = evaluation_bytes.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3);
+        }
+        let fanouts = match &strategy {
+            Strategy::Full(_) => self.full.fanouts(),
+            _ => self.fanout.unwrap_or(usual.fanouts),
         };
         let train = TrainConfig {
-            roots: self.roots.unwrap_or_default(),
+            strategy,
             model: self.model,
             workers,
             fanouts,
@@ -344,31 +334,16 @@ impl TrainArgs {
             evaluate_every: self.evaluate_every,
             metric: self.metric.unwrap_or(usual.metric),
             measure_test: !self.no_test,
-            // An evaluation is part of what a worker's memory is for.
-            evaluation_bytes: evaluation_bytes.min(sdt.memory_bytes.unwrap_or(u64::MAX) / 3),
+            evaluation_bytes,
             patience: self.patience,
             mixed_versions: self.mixed_versions,
             checkpoint: self.checkpoint.check()?,
             save_model: self.save_model,
-            hot_policy: hot_policy(fetch, self.tiers.policy)?,
-            n_hot: self.hot.n_hot.unwrap_or(usual.n_hot),
-            window: self.hot.window.unwrap_or(usual.window),
-            together: self.hot.together.map(|n| n as usize),
-            memory_budget_bytes: self.hot.memory.filter(|_| !is_sdt),
             ..usual
         };
         train.validate().map_err(usage_of_setting)?;
-        let tiers = self.tiers.check(self.strategy, fetch)?;
-        if is_sdt && tiers.has_any() {
-            let message = "--tier and --device-tier are not for --strategy sdt, whose partitions are in memory";
-            return Err(UsageError::new(message));
-        }
-        if is_full && train.full.halo == Halo::Zero && tiers.has_any() {
-            let message =
-                "--tier and --device-tier are not for --halo zero, which pulls no rows of halos";
-            return Err(UsageError::new(message));
-        }
-        let buffer = self.buffer.check(self.strategy)?;
+        let tiers = self.tiers.check(&train.strategy)?;
+        let buffer = self.buffer.check(&train.strategy)?;
         let follows_no_commit = self.pin || !tiers.has_max_age();
         if !self.connect.is_empty() && !follows_no_commit && !self.mixed_versions {
             return Err(UsageError::new(
@@ -393,6 +368,53 @@ impl TrainArgs {
             log: self.log,
             form,
         })
+    }
+
+    /// Returns the strategy with the settings of its flags. Fails where a flag would do nothing.
+    fn strategy(&self) -> Result<Strategy, UsageError> {
+        self.refuse_flags_of_others()?;
+        let (roots, policy) = (self.roots.unwrap_or_default(), self.tiers.policy);
+        let batch = ("--batch", self.batch.is_some());
+        Ok(match self.strategy {
+            Strategy::Ondemand(usual) => Strategy::Ondemand(OndemandConfig { roots, ..usual }),
+            Strategy::Rapid(_) => {
+                Strategy::Rapid(RapidConfig { roots, schedule: self.hot.config(policy)? })
+            }
+            Strategy::Massive(_) => Strategy::Massive(MassiveConfig { roots }),
+            Strategy::Hop(_) => Strategy::Hop(self.hop.config(&self.hot, policy)?),
+            Strategy::Sdt(_) => Strategy::Sdt(self.sdt.config(self.hot.memory, batch)?),
+            Strategy::Full(_) => {
+                let fanout = ("--fanout", self.fanout.is_some());
+                Strategy::Full(self.full.config(&[fanout, batch])?)
+            }
+        })
+    }
+
+    /// Fails for a flag of another strategy.
+    fn refuse_flags_of_others(&self) -> Result<(), UsageError> {
+        let strategy = &self.strategy;
+        let is_hop = matches!(strategy, Strategy::Hop(_));
+        let is_sdt = matches!(strategy, Strategy::Sdt(_));
+        let is_full = matches!(strategy, Strategy::Full(_));
+        if !is_hop {
+            self.hop.refuse()?;
+        }
+        if is_hop || is_sdt || is_full {
+            let reason = format!("is not for --strategy {strategy}, which deals to owners");
+            refuse_given(&[("--roots", self.roots.is_some())], &reason)?;
+        }
+        if !is_sdt {
+            self.sdt.refuse()?;
+        }
+        if !is_full {
+            self.full.refuse()?;
+        }
+        let is_rapid = matches!(strategy, Strategy::Rapid(_));
+        let has_schedule = is_rapid || (is_hop && self.hop.has_schedule());
+        if !has_schedule {
+            self.hot.refuse(is_sdt)?;
+        }
+        Ok(())
     }
 
     /// Fails for a flag that would do nothing, whatever the strategy.
@@ -435,8 +457,10 @@ impl TrainArgs {
         }
         run.client.security = security.read()?;
         run.client.etcd = security.etcd.read()?;
-        let devices = profiles.iter().map(|path| read_profile(path));
-        run.train.full.devices = devices.collect::<Result<_>>()?;
+        if let Strategy::Full(full) = &mut run.train.strategy {
+            let devices = profiles.iter().map(|path| read_profile(path));
+            full.devices = devices.collect::<Result<_>>()?;
+        }
         if run.form.is_led() {
             return follow(&run);
         }
@@ -470,13 +494,4 @@ fn usage_of_setting(error: TrainError) -> UsageError {
         same => same.replace('_', "-"),
     };
     UsageError::new(format!("--{flag} must be {expected}, found {found}"))
-}
-
-/// Fails for `--roots` where each root is its owner's.
-fn refuse_roots(strategy: Strategy, roots: Option<Roots>) -> Result<(), UsageError> {
-    let deals = matches!(strategy, Strategy::Hop | Strategy::Sdt | Strategy::Full);
-    if !deals || roots.is_none() {
-        return Ok(());
-    }
-    Err(UsageError::new(format!("--roots is not for --strategy {strategy}, which deals to owners")))
 }

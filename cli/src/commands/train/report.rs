@@ -133,7 +133,7 @@ fn read_from_disk(disk_bytes: u64, epochs: &[EpochReport]) -> String {
 }
 
 /// Returns what `hop` moved beside rows.
-fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
+fn moved(hop: &HopConfig, epochs: &[EpochReport]) -> String {
     let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
     let time_steps = human::counted(sum(|epoch| epoch.time_steps), "time step");
     let gradients = human::bytes(sum(|epoch| epoch.gradient_bytes));
@@ -147,7 +147,7 @@ fn moved(hop: HopConfig, epochs: &[EpochReport]) -> String {
 }
 
 /// Returns what `sdt` loaded and sent beside the rows of its partitions.
-fn partitioned(sdt: SdtConfig, epochs: &[EpochReport]) -> String {
+fn partitioned(sdt: &SdtConfig, epochs: &[EpochReport]) -> String {
     let sum = |of: fn(&EpochReport) -> Option<u64>| epochs.iter().filter_map(of).sum::<u64>();
     let (rows, bytes) = (sum(|epoch| epoch.halo_rows), sum(|epoch| epoch.halo_bytes));
     let kept = epochs.iter().filter_map(|epoch| epoch.kept_share).next_back().unwrap_or(1.0);
@@ -280,9 +280,12 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     lines.push(("rows", rows(&report.epochs)));
     lines
         .extend(report.disk_bytes.map(|n_bytes| ("disk", read_from_disk(n_bytes, &report.epochs))));
-    lines.extend(report.hop.map(|hop| ("hop", moved(hop, &report.epochs))));
-    lines.extend(report.sdt.map(|sdt| ("sdt", partitioned(sdt, &report.epochs))));
-    lines.extend(report.full.as_ref().map(|full| ("full", exchanged(full, &report.epochs))));
+    match &report.strategy {
+        Strategy::Ondemand(_) | Strategy::Rapid(_) | Strategy::Massive(_) => {}
+        Strategy::Hop(hop) => lines.push(("hop", moved(hop, &report.epochs))),
+        Strategy::Sdt(sdt) => lines.push(("sdt", partitioned(sdt, &report.epochs))),
+        Strategy::Full(full) => lines.push(("full", exchanged(full, &report.epochs))),
+    }
     if let Some(step) = &report.step {
         let [of_step, of_batch] = shares(step);
         lines.extend([("step", of_step), ("batches", of_batch)]);
@@ -291,12 +294,12 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
             lines.push(("overlap", format!("{} of the time not waiting", human::percent(overlap))));
         }
     }
-    if let Some(digest) = &report.schedule_digest {
-        let (size, seconds) = (report.schedule_bytes, report.schedule_seconds);
-        let (size, seconds) = (human::bytes(size), human::seconds(seconds));
-        lines.push(("schedule", format!("{size} in {seconds}, digest {}", &digest[..16])));
-        if report.window < report.window_asked {
-            let (window, asked) = (report.window, report.window_asked);
+    if let Some(schedule) = &report.schedule {
+        let (size, seconds) = (human::bytes(schedule.n_bytes), human::seconds(schedule.seconds));
+        let digest = &schedule.digest[..16];
+        lines.push(("schedule", format!("{size} in {seconds}, digest {digest}")));
+        if schedule.window < schedule.window_asked {
+            let (window, asked) = (schedule.window, schedule.window_asked);
             let what = match window {
                 0 => "the memory has no room for batches ahead: each is prepared when it is needed",
                 _ => "the memory has room for no more",
@@ -311,14 +314,15 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
     }
     if report.memory_measured_bytes > 0 {
         let held = human::bytes(report.memory_measured_bytes);
-        let bound = report.memory_bound_bytes.map(human::bytes);
+        let schedule = report.schedule.as_ref();
+        let bound = schedule.map(|schedule| human::bytes(schedule.memory_bound_bytes));
         let bound = bound.map(|bound| format!(", at most {bound}")).unwrap_or_default();
-        let kept = match (report.strategy, report.hot_policy) {
+        let kept = match (&report.strategy, schedule.map(|schedule| schedule.hot_policy)) {
             (_, Some(HotPolicy::Frequency)) => "hot sets + window",
             (_, Some(HotPolicy::Oracle)) => "oracle + window",
-            (Strategy::Massive, _) => "buffer + batches",
-            (Strategy::Sdt, _) => "partitions",
-            _ => "batch",
+            (Strategy::Massive(_), None) => "buffer + batches",
+            (Strategy::Sdt(_), None) => "partitions",
+            (_, None) => "batch",
         };
         lines.push((kept, format!("{held} held{bound} per worker")));
     }

@@ -200,10 +200,13 @@ impl TrainRun {
     /// the checkpoints, where a run that continues finds it, else in `scratch`.
     fn with_schedule(&self, scratch: &Path) -> TrainConfig {
         let mut config = self.train.clone();
-        // A path that was not given holds no other user's schedule.
-        config.replace_schedule = self.schedule.is_none();
         let folder = config.checkpoint.as_ref().map_or(scratch, |checkpoint| &checkpoint.dir);
-        config.schedule_path = self.schedule.clone().unwrap_or_else(|| folder.join("schedule"));
+        let beside = folder.join("schedule");
+        if let Some(schedule) = config.strategy.schedule_mut() {
+            // A path that was not given holds no other user's schedule.
+            schedule.replaces_other = self.schedule.is_none();
+            schedule.path = self.schedule.clone().unwrap_or(beside);
+        }
         config
     }
 }

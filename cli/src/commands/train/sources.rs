@@ -53,8 +53,8 @@ pub(super) fn open(
     let first = own.first().and_then(|source| source.pinned_version());
     let versions = RowVersions { own: first, remote: remote.pinned_version() };
     let tensor = &run.train.feature_tensor;
-    let reach = match run.train.strategy {
-        Strategy::Full => Reach::Halos,
+    let reach = match &run.train.strategy {
+        Strategy::Full(_) => Reach::Halos,
         _ => Reach::All,
     };
     let known = PolicyInputs::new(graph, topology, n_workers, here, reach);

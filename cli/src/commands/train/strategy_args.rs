@@ -1,15 +1,15 @@
 //! Flags of one strategy each: `rapid`, `hop`, `sdt` and `full`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
 use lodestore_graph::is_stream;
 use lodestore_graph::sampler::Fanout;
-use lodestore_trainer::Strategy;
 use lodestore_trainer::config::{
-    Compression, Fetch, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration, OptimizerState,
-    SdtConfig,
+    Compression, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration, OptimizerState,
+    ScheduleConfig, SdtConfig,
 };
 
 use crate::flags::parse_size;
@@ -48,25 +48,23 @@ pub(super) struct HotArgs {
 }
 
 impl HotArgs {
-    /// Fails where a flag would do nothing.
-    /// `window` is the number of batches prepared ahead unless another one is given.
-    pub(super) fn check(
-        &self,
-        fetch: Fetch,
-        strategy: Strategy,
-        window: usize,
-    ) -> Result<(), UsageError> {
-        let window = self.window.unwrap_or(window);
+    /// Fails for a flag, where rows come by no schedule. `--memory` is for sdt too.
+    pub(super) fn refuse(&self, is_sdt: bool) -> Result<(), UsageError> {
         let used = [
             ("--hot", self.n_hot.is_some()),
             ("--window", self.window.is_some()),
             ("--together", self.together.is_some()),
-            ("--memory", self.memory.is_some() && strategy != Strategy::Sdt),
+            ("--memory", self.memory.is_some() && !is_sdt),
             ("--schedule", self.schedule.is_some()),
         ];
-        if fetch != Fetch::Rapid {
-            return refuse_given(&used, "is for --strategy rapid, or hop with --fetch rapid");
-        }
+        refuse_given(&used, "is for --strategy rapid, or hop with --fetch rapid")
+    }
+
+    /// Returns the settings of a schedule, with rows kept by `--policy`. The run says where the
+    /// schedule is.
+    pub(super) fn config(&self, policy: Option<PolicyKind>) -> Result<ScheduleConfig, UsageError> {
+        let usual = ScheduleConfig::default();
+        let window = self.window.unwrap_or(usual.window);
         if let Some(found) = self.together.filter(|&together| together as usize > window) {
             let message =
                 format!("--together must be at most the window of {window}, found {found}");
@@ -78,21 +76,46 @@ impl HotArgs {
                 path.display()
             )));
         }
-        Ok(())
+        Ok(ScheduleConfig {
+            hot_policy: hot_policy(policy)?,
+            n_hot: self.n_hot.unwrap_or(usual.n_hot),
+            window,
+            together: self.together.map(|n| n as usize),
+            memory_budget_bytes: self.memory,
+            ..usual
+        })
     }
 }
 
-/// Returns which rows are kept, by `--policy`. Under other strategies the flag is for a tier.
-pub(super) fn hot_policy(
-    fetch: Fetch,
-    policy: Option<PolicyKind>,
-) -> Result<HotPolicy, UsageError> {
-    match policy.filter(|_| fetch == Fetch::Rapid) {
+/// Returns which rows are kept by a schedule, by `--policy`.
+fn hot_policy(policy: Option<PolicyKind>) -> Result<HotPolicy, UsageError> {
+    match policy {
         None | Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
         Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
         Some(policy) => Err(UsageError::new(format!(
             "--policy: the schedule of rapid cannot follow `{policy}`; one of: frequency, oracle"
         ))),
+    }
+}
+
+/// Way of rows to a worker: that of the strategy of this name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fetch {
+    Ondemand,
+    Rapid,
+    Massive,
+}
+
+impl FromStr for Fetch {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "ondemand" => Ok(Self::Ondemand),
+            "rapid" => Ok(Self::Rapid),
+            "massive" => Ok(Self::Massive),
+            _ => Err(format!("no way to fetch `{name}`; there are: ondemand, rapid, massive")),
+        }
     }
 }
 
@@ -120,27 +143,51 @@ pub(super) struct HopArgs {
 }
 
 impl HopArgs {
-    /// Returns the settings of `hop`; fails where a flag would do nothing.
-    pub(super) fn check(&self, strategy: Strategy) -> Result<HopConfig, UsageError> {
+    /// Fails for a flag, under another strategy.
+    pub(super) fn refuse(&self) -> Result<(), UsageError> {
+        let used = [
+            ("--migration", self.migration.is_some()),
+            ("--no-pregather", self.no_pregather),
+            ("--merge", self.merge.is_some()),
+            ("--fetch", self.fetch.is_some()),
+        ];
+        refuse_given(&used, "is for --strategy hop")
+    }
+
+    /// Returns whether rows come by a schedule.
+    pub(super) fn has_schedule(&self) -> bool {
+        self.fetch == Some(Fetch::Rapid)
+    }
+
+    /// Returns the settings of `hop`; `hot` and `policy` are those of its schedule, if it has one.
+    pub(super) fn config(
+        &self,
+        hot: &HotArgs,
+        policy: Option<PolicyKind>,
+    ) -> Result<HopConfig, UsageError> {
         let usual = HopConfig::default();
         let migration = self.migration.unwrap_or(usual.migration);
-        let models = [("--no-pregather", self.no_pregather), ("--merge", self.merge.is_some())];
-        let rows = [("--fetch", self.fetch.is_some())];
-        match (strategy, migration) {
-            (Strategy::Hop, Migration::None) => refuse_given(&models, "is for --migration paper"),
-            (Strategy::Hop, Migration::Paper) => refuse_given(&rows, "is for --migration none"),
-            _ => {
-                let moves = [("--migration", self.migration.is_some())];
-                let used = [&moves[..], &models, &rows].concat();
-                refuse_given(&used, "is for --strategy hop")
+        match migration {
+            Migration::None => {
+                let models =
+                    [("--no-pregather", self.no_pregather), ("--merge", self.merge.is_some())];
+                refuse_given(&models, "is for --migration paper")?;
             }
-        }?;
-        Ok(HopConfig {
-            migration,
-            pregather: !self.no_pregather,
-            merge: self.merge.unwrap_or(usual.merge),
-            fetch: self.fetch.unwrap_or(usual.fetch),
-        })
+            Migration::Paper => {
+                let rows = [("--fetch", self.fetch.is_some())];
+                refuse_given(&rows, "is for --migration none")?;
+            }
+        }
+        let schedule = match self.fetch {
+            None | Some(Fetch::Ondemand) => None,
+            Some(Fetch::Rapid) => Some(hot.config(policy)?),
+            Some(Fetch::Massive) => {
+                let message = "--fetch must be ondemand or rapid under hop, found massive";
+                return Err(UsageError::new(message));
+            }
+        };
+        let (pregather, merge) = (!self.no_pregather, self.merge.unwrap_or(usual.merge));
+        Ok(HopConfig { migration, pregather, merge, schedule })
     }
 }
 
@@ -168,13 +215,8 @@ pub(super) struct SdtArgs {
 }
 
 impl SdtArgs {
-    /// Returns the settings of `sdt`, with the memory of each worker; fails where a flag would do
-    /// nothing.
-    pub(super) fn check(
-        &self,
-        strategy: Strategy,
-        memory: Option<u64>,
-    ) -> Result<SdtConfig, UsageError> {
+    /// Fails for a flag, under another strategy.
+    pub(super) fn refuse(&self) -> Result<(), UsageError> {
         let used = [
             ("--average-every", self.average_every.is_some()),
             ("--optimizer-state", self.optimizer_state.is_some()),
@@ -182,14 +224,24 @@ impl SdtArgs {
             ("--full-partition", self.full_partition),
             ("--reserve", self.reserve.is_some()),
         ];
-        let usual = SdtConfig::default();
-        if strategy != Strategy::Sdt {
-            refuse_given(&used, "is for --strategy sdt")?;
-            return Ok(usual);
-        }
+        refuse_given(&used, "is for --strategy sdt")
+    }
+
+    /// Returns the settings of `sdt`, with the memory of each worker. Fails where a flag would do
+    /// nothing; `batch` is `--batch`, and whether it is there.
+    pub(super) fn config(
+        &self,
+        memory: Option<u64>,
+        batch: (&str, bool),
+    ) -> Result<SdtConfig, UsageError> {
         if self.reserve.is_some() && memory.is_none() {
             return Err(UsageError::new("--reserve is a part of --memory; give both"));
         }
+        if self.full_partition {
+            let reason = "is not for --full-partition, whose batches have all nodes of a partition";
+            refuse_given(&[batch], reason)?;
+        }
+        let usual = SdtConfig::default();
         Ok(SdtConfig {
             average_every: self.average_every.unwrap_or(usual.average_every),
             optimizer_state: self.optimizer_state.unwrap_or(usual.optimizer_state),
@@ -230,13 +282,8 @@ pub(super) struct FullArgs {
 }
 
 impl FullArgs {
-    /// Fails where a flag would do nothing under `strategy`; `others` are flags that are for other
-    /// strategies, and whether they are there.
-    pub(super) fn check(
-        &self,
-        strategy: Strategy,
-        others: &[(&str, bool)],
-    ) -> Result<(), UsageError> {
+    /// Fails for a flag, under another strategy.
+    pub(super) fn refuse(&self) -> Result<(), UsageError> {
         let used = [
             ("--layers", self.layers.is_some()),
             ("--halo", self.halo.is_some()),
@@ -245,30 +292,29 @@ impl FullArgs {
             ("--no-overlap", self.no_overlap),
             ("--rapa", !self.rapa.is_empty()),
         ];
-        if strategy != Strategy::Full {
-            return refuse_given(&used, "is for --strategy full");
-        }
+        refuse_given(&used, "is for --strategy full")
+    }
+
+    /// Returns the settings of `full`, without profiles. Fails where a flag would do nothing;
+    /// `sampling` are the flags of samples, and whether they are there.
+    pub(super) fn config(&self, sampling: &[(&str, bool)]) -> Result<FullConfig, UsageError> {
         if self.halo == Some(Halo::Zero) {
             let exchange = [("--no-overlap", self.no_overlap)];
             refuse_given(&exchange, "is for --halo exchange; with zero nothing travels")?;
         }
         refuse_given(
-            others,
+            sampling,
             "is not for --strategy full, which computes all nodes with all of their neighbours in \
              each step; --layers says how many layers there are",
-        )
-    }
-
-    /// Returns the settings of `full`, without profiles.
-    pub(super) fn config(&self) -> FullConfig {
+        )?;
         let usual = FullConfig::default();
-        FullConfig {
+        Ok(FullConfig {
             halo: self.halo.unwrap_or(usual.halo),
             staleness: self.staleness.unwrap_or(usual.staleness),
             compress: self.compress,
             overlap: !self.no_overlap,
             ..usual
-        }
+        })
     }
 
     /// Returns the fan-out of each layer.

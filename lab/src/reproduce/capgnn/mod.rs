@@ -16,6 +16,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use lodestore_graph::partition::{Algorithm, PartitionConfig, SpringParams};
 use lodestore_graph::sampler::Fanout;
+use lodestore_trainer::config::FullConfig;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
@@ -164,7 +165,7 @@ impl CapFiguresArgs {
     /// Returns the settings that all ways share.
     fn usual(&self) -> TrainConfig {
         TrainConfig {
-            strategy: Strategy::Full,
+            strategy: Strategy::Full(FullConfig::default()),
             model: self.model,
             fanouts: vec![Fanout::All; self.layers],
             hidden: self.hidden,

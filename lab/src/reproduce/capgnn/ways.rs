@@ -3,9 +3,9 @@
 use anyhow::{Context, Result};
 use lodestore_graph::rapa::DeviceProfile;
 use lodestore_store::reader::available_memory_bytes;
-use lodestore_trainer::TrainConfig;
 use lodestore_trainer::config::{Compression, FullConfig, Halo};
 use lodestore_trainer::profile::profile_device;
+use lodestore_trainer::{Strategy, TrainConfig};
 use serde::Serialize;
 
 use lode_cli::human;
@@ -107,7 +107,7 @@ impl CapWay {
             }
         };
         let workers = if self == Self::Whole { 1 } else { devices.len() as u32 };
-        TrainConfig { workers, full, ..usual.clone() }
+        TrainConfig { workers, strategy: Strategy::Full(full), ..usual.clone() }
     }
 }
 

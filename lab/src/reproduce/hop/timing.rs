@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail};
 use lodestore_graph::sampler::Fanout;
-use lodestore_trainer::config::{HopConfig, Merge, Migration, Roots};
+use lodestore_trainer::config::{HopConfig, Merge, Migration, OndemandConfig, Roots};
 use lodestore_trainer::replay::Replay;
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Strategy, TrainConfig, TrainReport};
@@ -174,23 +174,20 @@ impl Timing<'_> {
 impl TrainPlan<'_> {
     /// Returns a run of `way` with rows from the graph's files, which measures nothing.
     pub(super) fn run(&self, graph: &Path, way: HopWay, workers: u32) -> TrainRun {
+        let ondemand =
+            |roots| Strategy::Ondemand(OndemandConfig { roots, ..OndemandConfig::default() });
         let paper = HopConfig { migration: Migration::Paper, ..HopConfig::default() };
-        let hop = match way {
-            HopWay::ModelCentric | HopWay::Owned | HopWay::Home => HopConfig::default(),
-            HopWay::Micrographs => HopConfig { pregather: false, ..paper },
-            HopWay::Pregathered => paper,
-            HopWay::MergedMin => HopConfig { merge: Merge::Min, ..paper },
-            HopWay::MergedRandom => HopConfig { merge: Merge::Random, ..paper },
-        };
-        let (strategy, roots) = match way {
-            HopWay::ModelCentric => (Strategy::Ondemand, Roots::Global),
-            HopWay::Owned => (Strategy::Ondemand, Roots::Owned),
-            _ => (Strategy::Hop, Roots::Owned),
+        let strategy = match way {
+            HopWay::ModelCentric => ondemand(Roots::Global),
+            HopWay::Owned => ondemand(Roots::Owned),
+            HopWay::Home => Strategy::Hop(HopConfig::default()),
+            HopWay::Micrographs => Strategy::Hop(HopConfig { pregather: false, ..paper }),
+            HopWay::Pregathered => Strategy::Hop(paper),
+            HopWay::MergedMin => Strategy::Hop(HopConfig { merge: Merge::Min, ..paper }),
+            HopWay::MergedRandom => Strategy::Hop(HopConfig { merge: Merge::Random, ..paper }),
         };
         let train = TrainConfig {
             strategy,
-            roots,
-            hop,
             workers,
             model: self.model.kind,
             hidden: self.model.hidden,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use anyhow::{Result, anyhow};
 use lodestore_client::PullKind;
 use lodestore_graph::NodeId;
-use lodestore_trainer::config::{OptimizerState, SdtConfig};
+use lodestore_trainer::config::{OndemandConfig, OptimizerState, SdtConfig};
 use lodestore_trainer::model::parameter_count;
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{Progress, Strategy, TrainConfig, TrainError, TrainReport, train};
@@ -83,24 +83,19 @@ impl SdtWay {
 
     fn settings(self, usual: &TrainConfig, n_parts: u32) -> TrainConfig {
         let sdt = SdtConfig::default();
-        let (strategy, workers, sdt) = match self {
-            Self::Whole => (Strategy::Ondemand, 1, sdt),
-            Self::Gradients => (Strategy::Ondemand, n_parts, sdt),
-            Self::Sdt => (Strategy::Sdt, 1, sdt),
-            Self::SdtLocal => {
-                let optimizer_state = OptimizerState::Local;
-                (Strategy::Sdt, 1, SdtConfig { optimizer_state, ..sdt })
-            }
-            Self::SdtReset => {
-                let optimizer_state = OptimizerState::Reset;
-                (Strategy::Sdt, 1, SdtConfig { optimizer_state, ..sdt })
-            }
-            Self::OneHop => (Strategy::Sdt, 1, SdtConfig { halo_hops: Some(1), ..sdt }),
+        let with_state = |optimizer_state| SdtConfig { optimizer_state, ..sdt };
+        let strategy = match self {
+            Self::Whole | Self::Gradients => Strategy::Ondemand(OndemandConfig::default()),
+            Self::Sdt => Strategy::Sdt(sdt),
+            Self::SdtLocal => Strategy::Sdt(with_state(OptimizerState::Local)),
+            Self::SdtReset => Strategy::Sdt(with_state(OptimizerState::Reset)),
+            Self::OneHop => Strategy::Sdt(SdtConfig { halo_hops: Some(1), ..sdt }),
             Self::Once | Self::Alone => {
-                (Strategy::Sdt, 1, SdtConfig { average_every: usual.epochs + 1, ..sdt })
+                Strategy::Sdt(SdtConfig { average_every: usual.epochs + 1, ..sdt })
             }
         };
-        TrainConfig { strategy, workers, sdt, ..usual.clone() }
+        let workers = if self == Self::Gradients { n_parts } else { 1 };
+        TrainConfig { strategy, workers, ..usual.clone() }
     }
 }
 
@@ -141,25 +136,28 @@ pub(super) fn learn(
     let mean = |of: &dyn Fn(&EpochReport) -> u64| {
         report.epochs.iter().map(|epoch| of(epoch) as f64).sum::<f64>() / report.epochs.len() as f64
     };
-    let is_sdt = config.strategy == Strategy::Sdt;
+    let sdt = match config.strategy {
+        Strategy::Sdt(sdt) => Some(sdt),
+        _ => None,
+    };
     let n_values = n_values(source, cut, &config)?;
     // As hop counts gradients, for a worker for each partition.
     let of_gradients = 2 * 4 * n_values * u64::from(n_parts - 1);
     // A term to each worker and a share of the sum, as many workers as partitions.
-    let synchronised = |epoch: &EpochReport| match is_sdt {
-        true if (epoch.epoch + 1).is_multiple_of(config.sdt.average_every) => {
-            let lists = if config.sdt.optimizer_state == OptimizerState::Averaged { 3 } else { 1 };
+    let synchronised = |epoch: &EpochReport| match sdt {
+        Some(sdt) if (epoch.epoch + 1).is_multiple_of(sdt.average_every) => {
+            let lists = if sdt.optimizer_state == OptimizerState::Averaged { 3 } else { 1 };
             lists * of_gradients
         }
-        true => 0,
-        false => of_gradients * u64::from(epoch.steps),
+        Some(_) => 0,
+        None => of_gradients * u64::from(epoch.steps),
     };
     Ok(SdtLearning {
         way,
         accuracies,
-        row_bytes: mean(&|epoch| match is_sdt {
-            true => report.epochs[0].halo_bytes.unwrap_or(0),
-            false => epoch.remote_bytes,
+        row_bytes: mean(&|epoch| match sdt {
+            Some(_) => report.epochs[0].halo_bytes.unwrap_or(0),
+            None => epoch.remote_bytes,
         }),
         synchronised_bytes: mean(&synchronised),
         kept_share: report.epochs.first().and_then(|epoch| epoch.kept_share),

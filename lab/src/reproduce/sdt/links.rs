@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use lodestore_store::Graph;
+use lodestore_trainer::config::{OndemandConfig, SdtConfig};
 use lodestore_trainer::{Strategy, TrainConfig};
 use serde::Serialize;
 
@@ -25,7 +26,7 @@ pub(super) struct SdtLinkRuns {
 /// Epochs in one way.
 #[derive(Serialize)]
 pub(super) struct SdtLinkRun {
-    pub(super) strategy: Strategy,
+    pub(super) strategy: &'static str,
     pub(super) first_seconds: f64,
     /// Mean of the epochs after the first.
     pub(super) seconds: f64,
@@ -58,7 +59,9 @@ pub(super) fn over_links(
         let links = spec.map(|spec| behind_links(&servers, spec)).transpose()?;
         let connect = links.as_deref().map_or_else(|| servers.addresses(), addresses);
         let mut runs = Vec::new();
-        for strategy in [Strategy::Ondemand, Strategy::Sdt] {
+        for strategy in
+            [Strategy::Ondemand(OndemandConfig::default()), Strategy::Sdt(SdtConfig::default())]
+        {
             let config = TrainConfig {
                 strategy,
                 workers: n_parts.into(),
@@ -81,7 +84,7 @@ fn run(
     connect: Vec<String>,
     console: &Console,
 ) -> Result<SdtLinkRun> {
-    let strategy = config.strategy;
+    let strategy = config.strategy.name();
     let epochs = train(&train_run(dir, connect, config), console)?.report.epochs;
     let later = &epochs[1..];
     Ok(SdtLinkRun {

@@ -14,6 +14,7 @@ use clap::Args;
 use lodestore_graph::partition::{
     Algorithm, PartitionConfig, PartitionReport, SpringParams, partition,
 };
+use lodestore_trainer::config::OndemandConfig;
 use lodestore_trainer::{Metric, ModelKind, Strategy, TrainConfig};
 use serde::Serialize;
 
@@ -128,7 +129,7 @@ impl SdtFiguresArgs {
     /// Returns the settings that all ways share.
     fn usual(&self) -> TrainConfig {
         TrainConfig {
-            strategy: Strategy::Ondemand,
+            strategy: Strategy::Ondemand(OndemandConfig::default()),
             model: self.model,
             fanouts: self.fanout.fanout.clone(),
             hidden: self.hidden,

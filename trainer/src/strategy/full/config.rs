@@ -3,7 +3,7 @@
 use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
 use serde::Serialize;
 
-use crate::config::{MAX_LAYERS, Strategy, TrainConfig};
+use crate::config::{MAX_LAYERS, TrainConfig};
 use crate::error::{TrainError, check};
 use crate::options::{Norm, by_name};
 
@@ -53,12 +53,6 @@ impl Default for FullConfig {
 }
 
 impl FullConfig {
-    /// Fails where they are settings of another strategy.
-    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
-        let is_usual = strategy == Strategy::Full || *self == Self::default();
-        check(is_usual, "strategy", "full for its settings", strategy)
-    }
-
     /// Fails for settings of `full` that cannot work.
     pub(super) fn check(&self, config: &TrainConfig) -> Result<(), TrainError> {
         let n_layers = config.fanouts.len();

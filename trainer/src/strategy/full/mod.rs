@@ -29,33 +29,25 @@ pub(crate) use team::PartFigures;
 #[cfg(test)]
 mod tests;
 
+use lodestore_graph::sampler::Deal;
 use lodestore_graph::{NodeId, PartitionBook};
 
-use super::{StrategyConfig, StrategyRun, check_owned_roots, check_parts};
+use super::{StrategyConfig, StrategyRun};
 use crate::checkpoint::Computation;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::TrainReport;
 use crate::setup::Setup;
-use crate::sources::WorkerSources;
 use config::FullConfig;
 use run::FullRun;
 
 impl StrategyConfig for FullConfig {
-    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
-        check_owned_roots(config)?;
-        self.check(config)
+    fn name(&self) -> &'static str {
+        "full"
     }
 
-    fn check_sources(
-        &self,
-        config: &TrainConfig,
-        book: &PartitionBook,
-        _sources: &[WorkerSources],
-        _workers: &[u32],
-    ) -> Result<(), TrainError> {
-        check_parts(config, book)
+    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        self.check(config)
     }
 
     fn computation(&self, config: &TrainConfig) -> Computation {
@@ -70,8 +62,12 @@ impl StrategyConfig for FullConfig {
         computation.with("workers", &config.workers).with("devices", &self.devices)
     }
 
-    fn idles_without_roots(&self) -> bool {
-        false
+    fn deal(&self) -> Deal {
+        Deal::Owned
+    }
+
+    fn trains_partitions(&self) -> bool {
+        true
     }
 
     /// Returns one batch for each worker: all nodes of its partitions.
@@ -82,10 +78,6 @@ impl StrategyConfig for FullConfig {
         _train: &[NodeId],
     ) -> Vec<u32> {
         vec![1; config.workers as usize]
-    }
-
-    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
-        report.full = Some(self.clone());
     }
 
     fn run<'scope>(

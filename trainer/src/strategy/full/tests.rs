@@ -56,10 +56,9 @@ fn planted_in(every: u64, owner: fn(u32) -> PartId) -> (Topology, PartitionBook,
 
 fn config(model: ModelKind, layer: LayerOptions, full: FullConfig) -> TrainConfig {
     TrainConfig {
-        strategy: Strategy::Full,
+        strategy: Strategy::Full(full),
         model,
         layer,
-        full,
         fanouts: vec![Fanout::All; 3],
         hidden: 8,
         n_heads: 2,
@@ -90,7 +89,8 @@ fn with_team_on(
     let setup = Setup::new(config, graph, sources, vec![0], None).unwrap();
     let mut collective = ThreadCollective::alone();
     let mut group = ProcessGroup::new(&mut collective);
-    let mut team = FullTeam::new(&setup, &config.full, &group).unwrap();
+    let Strategy::Full(full) = &config.strategy else { panic!("settings of `full`") };
+    let mut team = FullTeam::new(&setup, full, &group).unwrap();
     let mut replica = Replica::new(&setup.model, config, 1).unwrap();
     f(&mut team, &mut replica, &mut group);
 }

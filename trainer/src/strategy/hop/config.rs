@@ -1,13 +1,13 @@
 //! Settings of `hop` (HopGNN).
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::config::{Fetch, Strategy};
+use crate::config::ScheduleConfig;
 use crate::error::{TrainError, check};
 use crate::options::by_name;
 
 /// Settings of roots, models and rows under `hop`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HopConfig {
     /// Whether models move to the roots.
     pub migration: Migration,
@@ -17,8 +17,10 @@ pub struct HopConfig {
     pub pregather: bool,
     /// [`Migration::Paper`]: which time step is merged into the others (section 5.3).
     pub merge: Merge,
-    /// [`Migration::None`]: how rows reach a worker, on demand or from a schedule.
-    pub fetch: Fetch,
+    /// [`Migration::None`]: the schedule that rows come by, as under `rapid`; on demand without
+    /// one. Reports have its name in place of its settings, which never change a loss.
+    #[serde(rename = "fetch", serialize_with = "fetch_name")]
+    pub schedule: Option<ScheduleConfig>,
 }
 
 /// Place where a model trains on its roots (HopGNN, section 5.1).
@@ -51,28 +53,28 @@ pub enum Merge {
 
 impl Default for HopConfig {
     fn default() -> Self {
-        let (migration, merge) = (Migration::None, Merge::None);
-        Self { migration, pregather: true, merge, fetch: Fetch::OnDemand }
+        Self { migration: Migration::None, pregather: true, merge: Merge::None, schedule: None }
     }
 }
 
 impl HopConfig {
-    /// Fails where they are settings of another strategy.
-    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
-        let is_usual = strategy == Strategy::Hop || *self == Self::default();
-        check(is_usual, "strategy", "hop for its settings", strategy)
-    }
-
     /// Fails for settings that cannot work.
     pub(super) fn check(&self) -> Result<(), TrainError> {
-        let Self { migration, pregather, merge, fetch } = *self;
+        let Self { migration, pregather, merge, ref schedule } = *self;
         if migration == Migration::Paper {
-            return check(fetch == Fetch::OnDemand, "fetch", "ondemand with migration", fetch);
+            return check(schedule.is_none(), "schedule", "none with migration", "a schedule");
         }
         check(pregather, "pregather", "true without migration", pregather)?;
-        check(merge == Merge::None, "merge", "none without migration", merge)?;
-        check(fetch != Fetch::Massive, "fetch", "ondemand or rapid under hop", fetch)
+        check(merge == Merge::None, "merge", "none without migration", merge)
     }
+}
+
+/// Writes how rows reach a worker: the name of the strategy whose way it is.
+fn fetch_name<S: Serializer>(
+    schedule: &Option<ScheduleConfig>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if schedule.is_some() { "rapid" } else { "ondemand" })
 }
 
 by_name!(Migration, "migration", None = "none", Paper = "paper");

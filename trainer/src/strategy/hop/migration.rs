@@ -11,15 +11,13 @@ use lodestore_graph::sampler::Sampler;
 use super::config::{HopConfig, Merge};
 use super::iteration::{Iterations, n_merges};
 use super::micrographs::{MicrographOrder, Micrographs};
-use super::run::{note_figures, traffic_of};
+use super::notes::HopNotes;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
-use crate::record::EpochFigures;
 use crate::replica::Replica;
-use crate::report::EpochReport;
 use crate::run::Run;
 use crate::setup::Setup;
-use crate::step::{Place, WorkerStep};
+use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
 use crate::strategy::mini_batches::{Steps, train_epoch};
 use crate::strategy::{Observer, StrategyRun};
@@ -93,7 +91,8 @@ impl<'scope> StrategyRun<'scope> for MigratingRun<'scope> {
             let n_merges = n_merges(&run.record.measured.epochs, steps.n_workers);
             steps.n_merges = group.of_leader(&n_merges)?;
         }
-        train_epoch(run, steps, self.setup.n_steps(), group, progress)
+        let notes = HopNotes { n_workers: steps.n_workers };
+        train_epoch(run, steps, &notes, self.setup.n_steps(), group, progress)
     }
 
     fn stats(&mut self, epoch: u32) -> &[MemberStats] {
@@ -161,13 +160,5 @@ impl Steps for MigratingSteps<'_> {
 
     fn stats(&mut self, epoch: u32) -> &[MemberStats] {
         self.team.stats(epoch)
-    }
-
-    fn note_worker(&self, step: &TeamStep, line: usize, worker: &mut WorkerStep) {
-        worker.hop = Some(traffic_of(step, line, self.n_workers));
-    }
-
-    fn note_epoch(&self, figures: &EpochFigures, epoch: &mut EpochReport) {
-        note_figures(figures, epoch);
     }
 }

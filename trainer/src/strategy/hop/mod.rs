@@ -8,46 +8,49 @@ pub(crate) mod config;
 mod iteration;
 mod micrographs;
 mod migration;
-mod run;
+mod notes;
 #[cfg(test)]
 mod tests;
 
-use lodestore_graph::{
-    PartitionBook,
-    sampler::{Deal, RootPlan},
-};
+use lodestore_graph::sampler::Deal;
 
+use super::mini_batches::MiniBatchRun;
 use super::ondemand::SampledFeed;
 use super::rapid::ScheduledFeed;
-use super::{StrategyConfig, StrategyRun, check_owned_roots};
+use super::{StrategyConfig, StrategyRun};
 use crate::checkpoint::Computation;
-use crate::config::{Fetch, Sampling, TrainConfig};
+use crate::config::{Sampling, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::TrainReport;
 use crate::setup::Setup;
 use config::{HopConfig, Migration};
 pub use iteration::{Iteration, Iterations, TimeStep};
 use migration::MigratingRun;
-use run::HopRun;
+use notes::HopNotes;
 
 impl StrategyConfig for HopConfig {
-    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
-        check_owned_roots(config)?;
+    fn name(&self) -> &'static str {
+        "hop"
+    }
+
+    fn validate(&self, _config: &TrainConfig) -> Result<(), TrainError> {
         self.check()
     }
 
     fn computation(&self, config: &TrainConfig) -> Computation {
-        let computation = Computation::new("Hop").with("workers", &config.workers);
-        Computation { migration: self.migration, merge: self.merge, ..computation }
+        Computation::new("Hop")
+            .with("migration", &self.migration)
+            .with("merge", &self.merge)
+            .with("workers", &config.workers)
     }
 
-    fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
-        config.plan_of(Deal::Home, book)
+    fn agreed_settings(&self) -> String {
+        let hot_policy = self.schedule.as_ref().map(|schedule| schedule.hot_policy);
+        format!("{}, {hot_policy:?}", self.pregather)
     }
 
-    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
-        report.hop = Some(*self);
+    fn deal(&self) -> Deal {
+        Deal::Home
     }
 
     fn run<'scope>(
@@ -55,15 +58,15 @@ impl StrategyConfig for HopConfig {
         setup: &'scope Setup<'scope>,
         _replica: &Replica,
     ) -> Box<dyn StrategyRun<'scope> + 'scope> {
-        match (self.migration, self.fetch) {
-            (Migration::Paper, _) => Box::new(MigratingRun::new(setup, self)),
-            (Migration::None, Fetch::Rapid) => {
-                Box::new(HopRun::new(setup, ScheduledFeed::new(setup)))
-            }
-            (Migration::None, _) => {
-                let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
-                Box::new(HopRun::new(setup, feed))
-            }
+        if self.migration == Migration::Paper {
+            return Box::new(MigratingRun::new(setup, self));
         }
+        let run = if let Some(schedule) = &self.schedule {
+            MiniBatchRun::new(setup, ScheduledFeed::new(setup, schedule))
+        } else {
+            let feed = SampledFeed { setup, sampling: Sampling::Seeded, ahead: 0 };
+            MiniBatchRun::new(setup, feed)
+        };
+        Box::new(run.with_notes(HopNotes { n_workers: setup.config.workers }))
     }
 }

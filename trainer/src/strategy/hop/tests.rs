@@ -14,7 +14,9 @@ use proptest::prelude::*;
 
 use super::migration::MigratingSteps;
 use crate::collective::ThreadCollective;
-use crate::config::{HopConfig, Merge, Migration, Roots, Sampling, Strategy, TrainConfig};
+use crate::config::{
+    HopConfig, Merge, Migration, OndemandConfig, Roots, Sampling, Strategy, TrainConfig,
+};
 use crate::options::ModelKind;
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
@@ -78,17 +80,17 @@ fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     scope(|scope| {
         let mut team;
         let mut moving;
-        let steps: &mut dyn Steps = match config.hop.migration {
-            Migration::None => {
+        let steps: &mut dyn Steps = match &config.strategy {
+            Strategy::Hop(hop) if hop.migration == Migration::Paper => {
+                moving = MigratingSteps::start(scope, &setup, hop, &group).unwrap();
+                moving.n_merges = n_merges;
+                &mut moving
+            }
+            _ => {
                 let feed = SampledFeed { setup: &setup, sampling: Sampling::Seeded, ahead: 0 };
                 let feed = |worker| feed.start(scope, worker, Place::default());
                 team = Team::start(scope, &setup, &group, &feed).unwrap();
                 &mut team
-            }
-            Migration::Paper => {
-                moving = MigratingSteps::start(scope, &setup, &config.hop, &group).unwrap();
-                moving.n_merges = n_merges;
-                &mut moving
             }
         };
         let step = steps.step(Place::default(), &replica, &mut group).unwrap();
@@ -118,28 +120,29 @@ proptest! {
         let graph = graph(n_nodes, &ends, n_parts);
         let fanouts = fanouts.into_iter().map(|n| Fanout::at_most(n).unwrap()).collect();
         let usual = TrainConfig { fanouts, model, hidden: 8, n_heads: 2, n_output_heads: 2, ..TrainConfig::default() };
-        let of = |strategy, hop, workers, batch_size| {
-            let roots = if strategy == Strategy::Hop { Roots::Owned } else { Roots::Global };
-            TrainConfig { strategy, hop, workers, batch_size, roots, ..usual.clone() }
+        let of = |strategy, workers, batch_size| {
+            TrainConfig { strategy, workers, batch_size, ..usual.clone() }
         };
-        let none = HopConfig::default();
-        let whole = of(Strategy::Ondemand, none, 1, batch_size * workers as usize);
+        let global = || {
+            let roots = Roots::Global;
+            Strategy::Ondemand(OndemandConfig { roots, ..OndemandConfig::default() })
+        };
+        let whole = of(global(), 1, batch_size * workers as usize);
         let expected = gradient(&graph, &whole, 0);
         let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|it| it * it).sum::<f64>().sqrt();
         let size = norm(&mut expected.iter().copied());
-        let (migration, pregather) = (Migration::Paper, true);
-        let paper = HopConfig { migration, ..none };
-        for (strategy, hop) in [
-            (Strategy::Ondemand, none),
-            (Strategy::Hop, none),
-            (Strategy::Hop, paper),
-            (Strategy::Hop, HopConfig { pregather: false, ..paper }),
-            (Strategy::Hop, HopConfig { merge, pregather, ..paper }),
+        let paper = || HopConfig { migration: Migration::Paper, ..HopConfig::default() };
+        for strategy in [
+            global(),
+            Strategy::Hop(HopConfig::default()),
+            Strategy::Hop(paper()),
+            Strategy::Hop(HopConfig { pregather: false, ..paper() }),
+            Strategy::Hop(HopConfig { merge, ..paper() }),
         ] {
-            let found = gradient(&graph, &of(strategy, hop, workers, batch_size), n_merges);
+            let found = gradient(&graph, &of(strategy.clone(), workers, batch_size), n_merges);
             let mut differences = found.iter().zip(&expected).map(|(found, expected)| found - expected);
             let difference = norm(&mut differences);
-            prop_assert!(difference <= 1e-6 * size, "{hop:?}: {difference} of {size}");
+            prop_assert!(difference <= 1e-6 * size, "{strategy:?}: {difference} of {size}");
         }
     }
 }

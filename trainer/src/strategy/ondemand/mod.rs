@@ -1,5 +1,6 @@
 //! The baseline: each batch is sampled and pulled when the trainer asks for it.
 
+pub(crate) mod config;
 mod ordinary;
 mod source;
 
@@ -7,22 +8,21 @@ use std::{sync::Arc, thread::Scope};
 
 use lodestore_client::Prefetcher;
 use lodestore_client::prefetch::{BatchSource, Window};
-use lodestore_graph::sampler::Sampler;
+use lodestore_graph::sampler::{Deal, Sampler};
 
 use super::mini_batches::{BatchFeed, MiniBatchRun};
 use super::{StrategyConfig, StrategyRun};
-use crate::config::{Roots, Sampling, TrainConfig};
-use crate::error::{TrainError, check};
+use crate::checkpoint::Computation;
+use crate::config::TrainConfig;
+use crate::error::TrainError;
 use crate::replica::Replica;
 use crate::setup::Setup;
 use crate::step::Place;
 use crate::worker::WindowBatches;
 use crate::workers::Feed;
+use config::{OndemandConfig, Sampling};
 use ordinary::OrdinaryBatches;
 use source::SampledBatches;
-
-/// Settings of `ondemand`.
-pub(crate) struct OndemandConfig;
 
 /// Batches that are sampled as they are needed.
 pub(crate) struct SampledFeed<'scope> {
@@ -34,11 +34,20 @@ pub(crate) struct SampledFeed<'scope> {
 }
 
 impl StrategyConfig for OndemandConfig {
+    fn name(&self) -> &'static str {
+        "ondemand"
+    }
+
     fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
-        let is_plain = config.roots == Roots::Owned && config.checkpoint.is_none();
-        let is_ordinary = config.sampling == Sampling::Ordinary;
-        let expected = "seeded but for ondemand with owned roots and no checkpoint";
-        check(is_plain || !is_ordinary, "sampling", expected, "ordinary")
+        self.check(config)
+    }
+
+    fn computation(&self, config: &TrainConfig) -> Computation {
+        Computation::mini_batches(config, self.roots)
+    }
+
+    fn deal(&self) -> Deal {
+        self.roots.deal()
     }
 
     fn run<'scope>(
@@ -46,7 +55,7 @@ impl StrategyConfig for OndemandConfig {
         setup: &'scope Setup<'scope>,
         _replica: &Replica,
     ) -> Box<dyn StrategyRun<'scope> + 'scope> {
-        let feed = SampledFeed { setup, sampling: setup.config.sampling, ahead: 0 };
+        let feed = SampledFeed { setup, sampling: self.sampling, ahead: 0 };
         Box::new(MiniBatchRun::new(setup, feed))
     }
 }

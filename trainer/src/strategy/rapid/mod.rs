@@ -1,5 +1,6 @@
 //! RapidGNN (algorithm 1): batches from a schedule on disk, rows from what was kept for them.
 
+pub(crate) mod config;
 mod schedule;
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc, thread::Scope, time::Instant};
@@ -10,36 +11,53 @@ use lodestore_client::keep::Keep;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchSource, Window};
 use lodestore_client::scheduled::{PlannedBatches, PlannedConfig};
+use lodestore_graph::sampler::Deal;
 
 use super::mini_batches::{BatchFeed, MiniBatchRun};
 use super::{Observer, StrategyConfig, StrategyRun};
-use crate::config::HotPolicy;
+use crate::checkpoint::Computation;
+use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::process_group::ProcessGroup;
 use crate::replica::Replica;
-use crate::report::{Progress, TrainReport};
+use crate::report::{Progress, ScheduleReport, TrainReport};
 use crate::setup::Setup;
 use crate::step::Place;
 use crate::worker::{KeptRows, WindowBatches};
 use crate::workers::Feed;
+use config::{HotPolicy, RapidConfig, ScheduleConfig};
 use schedule::Written;
-
-/// Settings of `rapid`.
-pub(crate) struct RapidConfig;
 
 /// Batches of a schedule, which one process writes for all.
 pub(crate) struct ScheduledFeed<'scope> {
     setup: &'scope Setup<'scope>,
+    config: &'scope ScheduleConfig,
     written: Option<Arc<Written>>,
 }
 
 impl StrategyConfig for RapidConfig {
+    fn name(&self) -> &'static str {
+        "rapid"
+    }
+
+    fn computation(&self, config: &TrainConfig) -> Computation {
+        Computation::mini_batches(config, self.roots)
+    }
+
+    fn agreed_settings(&self) -> String {
+        self.schedule.hot_policy.to_string()
+    }
+
+    fn deal(&self) -> Deal {
+        self.roots.deal()
+    }
+
     fn run<'scope>(
         &'scope self,
         setup: &'scope Setup<'scope>,
         _replica: &Replica,
     ) -> Box<dyn StrategyRun<'scope> + 'scope> {
-        Box::new(MiniBatchRun::new(setup, ScheduledFeed::new(setup)))
+        Box::new(MiniBatchRun::new(setup, ScheduledFeed::new(setup, &self.schedule)))
     }
 }
 
@@ -54,8 +72,8 @@ impl KeptRows for PlannedBatches<'_> {
 }
 
 impl<'scope> ScheduledFeed<'scope> {
-    pub(crate) fn new(setup: &'scope Setup<'scope>) -> Self {
-        Self { setup, written: None }
+    pub(crate) fn new(setup: &'scope Setup<'scope>, config: &'scope ScheduleConfig) -> Self {
+        Self { setup, config, written: None }
     }
 }
 
@@ -66,17 +84,16 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         group: &mut ProcessGroup<'_>,
         progress: Observer<'_>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let (setup, config) = (self.setup, self.setup.config);
+        let (setup, config) = (self.setup, self.config);
         // Absolute, since processes may run in other folders.
-        let path = std::path::absolute(&config.schedule_path);
-        let path = path.unwrap_or_else(|_| config.schedule_path.clone());
+        let path = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
         let text = path.to_str();
         let can_travel = text.is_some() || group.n_ranks() == 1;
         check(can_travel, "schedule_path", "UTF-8 with several processes", path.display())?;
         let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
         let mut is_stored = false;
         if group.leads() {
-            is_stored = schedule::write(setup, &mut |done, total| {
+            is_stored = schedule::write(setup, config, &mut |done, total| {
                 if progress(&Progress::Schedule { done, total }).is_break() {
                     flow = ControlFlow::Break(());
                 }
@@ -88,7 +105,7 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let of_leader = group.of_leader(&text.unwrap_or_default().to_owned())?;
         let seconds = start.elapsed().as_secs_f64();
         let path = if group.leads() { path } else { PathBuf::from(of_leader) };
-        let written = schedule::open(setup, path, is_stored, seconds)?;
+        let written = schedule::open(setup, config, path, is_stored, seconds)?;
         written.check_digest(&group.of_leader(&written.schedule.digest_hex())?)?;
         self.written = Some(Arc::new(written));
         Ok(flow)
@@ -105,7 +122,7 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let loader = setup.loader_of(worker)?;
         let n_batches = setup.n_batches_of(worker);
         let first = place.first_batch(n_batches);
-        let keep = match setup.config.hot_policy {
+        let keep = match self.config.hot_policy {
             HotPolicy::Frequency => Keep::Hot,
             HotPolicy::Oracle => Keep::Oracle,
         };
@@ -117,7 +134,7 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let kept: Arc<dyn KeptRows + 'scope> = Arc::clone(&source) as _;
         let joined = Window::joined(written.budget.window);
         // An epoch's batches are not loaded together with the next one's.
-        let together = setup.config.together.unwrap_or(joined.together);
+        let together = self.config.together.unwrap_or(joined.together);
         let window = Window { together: together.min(n_batches as usize), ..joined };
         let source: Arc<dyn BatchSource + 'scope> = source;
         let prefetcher = Prefetcher::start(scope, source, loader, window, first);
@@ -126,15 +143,16 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
 
     fn report(&self, report: &mut TrainReport) {
         let Some(written) = &self.written else { return };
-        let config = self.setup.config;
-        report.schedule_seconds = written.seconds;
-        report.schedule_stored = written.is_stored;
-        report.schedule_bytes = written.schedule.n_bytes();
-        report.schedule_digest = Some(written.schedule.digest_hex());
-        report.memory_bound_bytes = Some(written.bound_bytes);
-        report.hot_policy = Some(config.hot_policy);
-        report.n_hot = written.budget.n_hot as u64;
-        report.window = written.budget.window as u64;
-        report.window_asked = config.window as u64;
+        report.schedule = Some(ScheduleReport {
+            seconds: written.seconds,
+            is_stored: written.is_stored,
+            n_bytes: written.schedule.n_bytes(),
+            digest: written.schedule.digest_hex(),
+            memory_bound_bytes: written.bound_bytes,
+            hot_policy: self.config.hot_policy,
+            n_hot: written.budget.n_hot as u64,
+            window: written.budget.window as u64,
+            window_asked: self.config.window as u64,
+        });
     }
 }

@@ -13,7 +13,7 @@ use lodestore_graph::schedule::{
 
 use tracing::warn;
 
-use crate::config::HotPolicy;
+use super::config::{HotPolicy, ScheduleConfig};
 use crate::error::TrainError;
 use crate::setup::{Setup, owned_parts};
 
@@ -59,15 +59,15 @@ fn schedule_spec(setup: &Setup<'_>) -> ScheduleSpec {
 /// Writes the schedule, unless it is there; true if it is.
 pub(super) fn write(
     setup: &Setup<'_>,
+    config: &ScheduleConfig,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<bool, TrainError> {
-    let (path, spec, train) =
-        (&setup.config.schedule_path, schedule_spec(setup), &setup.labels.train);
+    let (path, spec, train) = (&config.path, schedule_spec(setup), &setup.labels.train);
     let (topology, book) = (setup.graph.topology, setup.graph.book);
     if is_schedule_of(&spec, topology.n_nodes(), book, train, path) {
         return Ok(true);
     }
-    if !setup.config.replace_schedule && path.exists() {
+    if !config.replaces_other && path.exists() {
         Schedule::refuse_other_file(path)?;
         let (path, differs) = (path.display().to_string(), difference(&spec, path));
         return Err(TrainError::OtherSchedule { path, differs });
@@ -75,7 +75,7 @@ pub(super) fn write(
     let input = ScheduleInput { topology, book, train_roots: train };
     let estimate = estimate_bytes(&input, &spec)?;
     // Only the oracle works out when each node is needed next.
-    let next_use_bytes = match setup.config.hot_policy {
+    let next_use_bytes = match config.hot_policy {
         HotPolicy::Frequency => 0,
         HotPolicy::Oracle => estimate.next_use_bytes,
     };
@@ -87,11 +87,11 @@ pub(super) fn write(
 
 pub(super) fn open(
     setup: &Setup<'_>,
+    config: &ScheduleConfig,
     path: PathBuf,
     is_stored: bool,
     seconds: f64,
 ) -> Result<Written, TrainError> {
-    let config = setup.config;
     let elsewhere = |error| TrainError::ScheduleElsewhere {
         path: path.display().to_string(),
         fault: format!("cannot be opened here: {error}"),
@@ -99,7 +99,7 @@ pub(super) fn open(
     let schedule = Arc::new(Schedule::open(&path).map_err(elsewhere)?);
     schedule.expect_graph(setup.graph.uuid, setup.graph.topology.n_nodes())?;
     let (max_nodes, row_bytes) = (schedule.max_ids() as usize, setup.row_bytes);
-    let n_hot = config.n_hot.min(most_kept(setup));
+    let n_hot = config.n_hot.min(most_kept(setup, config.hot_policy));
     let mut budget = RowBudget { n_hot, window: config.window };
     if let Some(found) = config.memory_budget_bytes {
         let least = RowBudget { n_hot: 0, window: 0 }.bound_bytes(max_nodes, row_bytes);
@@ -115,14 +115,14 @@ pub(super) fn open(
 
 /// Returns the rows of a hot set at most: those that a worker does not own, of which the oracle
 /// has two sets.
-fn most_kept(setup: &Setup<'_>) -> usize {
+fn most_kept(setup: &Setup<'_>, policy: HotPolicy) -> usize {
     let n_owned = |worker| -> usize {
         let owned = owned_parts(setup.config, setup.graph, worker);
         owned.into_iter().map(|part| setup.graph.book.range(part).len()).sum()
     };
     let n_owned = (0..setup.config.workers).map(n_owned).min().unwrap_or(0);
     let n_remote = setup.graph.book.n_nodes() as usize - n_owned;
-    match setup.config.hot_policy {
+    match policy {
         HotPolicy::Frequency => n_remote,
         HotPolicy::Oracle => n_remote.div_ceil(2),
     }

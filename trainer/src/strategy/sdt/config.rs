@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::config::{Strategy, TrainConfig};
+use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::options::by_name;
 
@@ -52,12 +52,6 @@ impl Default for SdtConfig {
 }
 
 impl SdtConfig {
-    /// Fails where they are settings of another strategy.
-    pub(crate) fn check_strategy(&self, strategy: Strategy) -> Result<(), TrainError> {
-        let is_usual = strategy == Strategy::Sdt || *self == Self::default();
-        check(is_usual, "strategy", "sdt for its settings", strategy)
-    }
-
     /// Fails for settings of `sdt` that cannot work.
     pub(super) fn check(&self, config: &TrainConfig) -> Result<(), TrainError> {
         check(self.average_every >= 1, "average_every", "at least 1", self.average_every)?;

@@ -20,31 +20,22 @@ use lodestore_graph::{
     sampler::{Deal, RootPlan},
 };
 
-use super::{StrategyConfig, StrategyRun, check_owned_roots, check_parts};
+use super::{StrategyConfig, StrategyRun};
 use crate::checkpoint::Computation;
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::report::TrainReport;
 use crate::setup::Setup;
-use crate::sources::WorkerSources;
 use config::SdtConfig;
 use run::SdtRun;
 
 impl StrategyConfig for SdtConfig {
-    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
-        check_owned_roots(config)?;
-        self.check(config)
+    fn name(&self) -> &'static str {
+        "sdt"
     }
 
-    fn check_sources(
-        &self,
-        config: &TrainConfig,
-        book: &PartitionBook,
-        _sources: &[WorkerSources],
-        _workers: &[u32],
-    ) -> Result<(), TrainError> {
-        check_parts(config, book)
+    fn validate(&self, config: &TrainConfig) -> Result<(), TrainError> {
+        self.check(config)
     }
 
     /// Returns the settings without the number of workers: local models are those of partitions,
@@ -57,9 +48,13 @@ impl StrategyConfig for SdtConfig {
             .with("full_partition", &self.full_partition)
     }
 
+    fn deal(&self) -> Deal {
+        Deal::Owned
+    }
+
     /// Returns a plan of batches for each partition, whichever worker it belongs to.
     fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
-        let mut plan = config.plan_of(Deal::Owned, book);
+        let mut plan = config.plan_of(self.deal(), book);
         plan.workers = book.n_parts().into();
         if self.full_partition {
             plan.batch_size = book.n_nodes().max(1) as usize;
@@ -67,17 +62,13 @@ impl StrategyConfig for SdtConfig {
         plan
     }
 
-    fn idles_without_roots(&self) -> bool {
-        false
+    fn trains_partitions(&self) -> bool {
+        true
     }
 
     /// Returns the partitions.
     fn n_steps(&self, n_batches: &[u32]) -> u32 {
         n_batches.len() as u32
-    }
-
-    fn report(&self, _config: &TrainConfig, report: &mut TrainReport) {
-        report.sdt = Some(*self);
     }
 
     fn run<'scope>(

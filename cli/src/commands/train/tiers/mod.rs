@@ -20,7 +20,7 @@ use lodestore_client::source::device::DeviceSource;
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_store::reader::available_memory_bytes;
 use lodestore_trainer::Strategy;
-use lodestore_trainer::config::Fetch;
+use lodestore_trainer::config::Halo;
 
 use super::policy_inputs::PolicyInputs;
 use crate::candidates::RuleReport;
@@ -114,11 +114,6 @@ impl TierChoice {
     pub(super) fn has_max_age(&self) -> bool {
         self.settings.max_age.is_some()
     }
-
-    /// Returns whether there is memory for any tier.
-    pub(super) fn has_any(&self) -> bool {
-        self.host.is_some() || self.device.is_some()
-    }
 }
 
 /// The tiers of a run. Those in the host's memory, of any width, take it from one budget: what is
@@ -149,12 +144,12 @@ struct DeviceChoice {
 }
 
 impl TierArgs {
-    pub(super) fn check(&self, strategy: Strategy, fetch: Fetch) -> Result<TierChoice, UsageError> {
-        // Under `rapid` the flag is for hot sets.
-        let policy = self.policy.filter(|_| fetch != Fetch::Rapid);
-        let is_full = strategy == Strategy::Full;
+    pub(super) fn check(&self, strategy: &Strategy) -> Result<TierChoice, UsageError> {
+        // Where rows come by a schedule, the flag is for the rows that are kept by it.
+        let policy = self.policy.filter(|_| strategy.schedule().is_none());
+        let is_full = matches!(strategy, Strategy::Full(_));
         let usual = if is_full { PolicyKind::Overlap } else { PolicyKind::TinyLfu };
-        let tier = |names, size, policy| tier(names, size, policy, fetch);
+        let tier = |names, size, policy| tier(names, size, policy, strategy);
         let host = tier(["--tier", "--policy"], self.tier, policy)?;
         let names = ["--device-tier", "--device-policy"];
         let device = tier(names, self.device_tier, self.device_policy)?;
@@ -173,6 +168,9 @@ impl TierArgs {
                  the age of rows of layers",
             ));
         }
+        if host.is_some() || device.is_some() {
+            refuse_tiers(strategy)?;
+        }
         let inclusion = self.levels.map(Inclusion::from).unwrap_or_default();
         let mut bypass = bypass(self.bypass)?;
         if let Some(settings) = bypass.as_mut().filter(|_| is_full) {
@@ -182,6 +180,18 @@ impl TierArgs {
         let settings = SharedSettings { max_age: self.max_age, bypass };
         Ok(TierChoice { host, device, inclusion, settings })
     }
+}
+
+/// Fails under a strategy that pulls no rows through a tier.
+fn refuse_tiers(strategy: &Strategy) -> Result<(), UsageError> {
+    let found = match strategy {
+        Strategy::Sdt(_) => "--strategy sdt, whose partitions are in memory",
+        Strategy::Full(full) if full.halo == Halo::Zero => {
+            "--halo zero, which pulls no rows of halos"
+        }
+        _ => return Ok(()),
+    };
+    Err(UsageError::new(format!("--tier and --device-tier are not for {found}")))
 }
 
 /// Returns when to go past a tier whose hit rate is below `share`.
@@ -215,7 +225,7 @@ fn tier(
     names: [&str; 2],
     size: TierSize,
     policy: Option<PolicyKind>,
-    fetch: Fetch,
+    strategy: &Strategy,
 ) -> Result<Option<(TierSize, Option<PolicyKind>)>, UsageError> {
     let [name, policy_name] = names;
     let told = match policy {
@@ -224,10 +234,10 @@ fn tier(
             for_training()
         ),
         Some(_) if size.is_none() => format!("{policy_name} is for {name}; give its size"),
-        _ if !size.is_none() && fetch == Fetch::Massive => {
+        _ if !size.is_none() && matches!(strategy, Strategy::Massive(_)) => {
             format!("{name} is for --strategy ondemand; massive keeps rows in its --buffer")
         }
-        _ if !size.is_none() && fetch == Fetch::Rapid => format!(
+        _ if !size.is_none() && strategy.schedule().is_some() => format!(
             "{name} is for --strategy ondemand; rapid keeps rows by its schedule, see --hot"
         ),
         _ if size.is_none() => return Ok(None),

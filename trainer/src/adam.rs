@@ -1,10 +1,10 @@
 //! The Adam optimiser (Kingma and Ba 2015, algorithm 1) and AdamW (Loshchilov and Hutter 2019,
 //! algorithm 2) over averaged gradients.
 
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, Var};
 use rayon::prelude::*;
 
 use crate::options::Optimizer;
+use crate::parameter::Parameter;
 
 const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
@@ -19,26 +19,6 @@ const ELEMENTS_PER_TASK: usize = 1 << 16;
 /// Elements of a parameter, their gradients, means and variances.
 type Piece<'p> = (((&'p mut [f32], &'p [f32]), &'p mut [f32]), &'p mut [f32]);
 
-/// The elements that a parameter gets where it is.
-struct Assigned<'v>(&'v [f32]);
-
-impl InplaceOp1 for Assigned<'_> {
-    fn name(&self) -> &'static str {
-        "assigned"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let CpuStorage::F32(values) = storage else {
-            candle_core::bail!("parameters are f32 only")
-        };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("expected a contiguous parameter, found {:?}", layout.stride())
-        };
-        values[start..end].copy_from_slice(self.0);
-        Ok(())
-    }
-}
-
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use it,
 /// or AdamW. Each element by itself, so that the result does not depend on threads.
 ///
@@ -46,7 +26,7 @@ impl InplaceOp1 for Assigned<'_> {
 /// gradients.
 #[derive(Debug)]
 pub(crate) struct Adam {
-    parameters: Vec<Parameter>,
+    parameters: Vec<Updated>,
     optimizer: Optimizer,
     weight_decay: f32,
     /// Updates so far.
@@ -63,12 +43,11 @@ pub(crate) struct ReplicaState {
     pub(crate) variances: Vec<Vec<f32>>,
 }
 
-/// A parameter tensor and its moments, all flat and of one length.
+/// A parameter and its moments, all of one length.
 #[derive(Debug)]
-struct Parameter {
-    var: Var,
+struct Updated {
+    parameter: Parameter,
     is_statistic: bool,
-    values: Vec<f32>,
     mean: Vec<f32>,
     variance: Vec<f32>,
 }
@@ -77,60 +56,60 @@ impl Adam {
     /// Returns an optimiser of `parameters`, with their present values. `are_statistics` says which
     /// ones are running statistics.
     pub(crate) fn new(
-        parameters: Vec<Var>,
+        parameters: Vec<Parameter>,
         are_statistics: Vec<bool>,
         optimizer: Optimizer,
         weight_decay: f32,
-    ) -> Result<Self> {
+    ) -> Self {
         let parameters = parameters
             .into_iter()
             .zip(are_statistics)
-            .map(|(var, is_statistic)| {
-                let values = var.flatten_all()?.to_vec1::<f32>()?;
-                let (mean, variance) = (vec![0.0; values.len()], vec![0.0; values.len()]);
-                Ok(Parameter { var, is_statistic, values, mean, variance })
+            .map(|(parameter, is_statistic)| {
+                let n_elements = parameter.n_elements();
+                let mean = vec![0.0; n_elements];
+                let variance = vec![0.0; n_elements];
+                Updated { parameter, is_statistic, mean, variance }
             })
-            .collect::<Result<_>>()?;
-        Ok(Self { parameters, optimizer, weight_decay, n_steps: 0 })
+            .collect();
+        Self { parameters, optimizer, weight_decay, n_steps: 0 }
     }
 
     /// Returns the parameters, one flat list each, in the order of `new`.
     pub(crate) fn values(&self) -> Vec<Vec<f32>> {
-        self.parameters.iter().map(|parameter| parameter.values.clone()).collect()
+        self.parameters.iter().map(|updated| updated.parameter.read().to_vec()).collect()
     }
 
     /// Returns the number of elements of each parameter.
     pub(crate) fn lengths(&self) -> Vec<usize> {
-        self.parameters.iter().map(|parameter| parameter.values.len()).collect()
+        self.parameters.iter().map(|updated| updated.parameter.n_elements()).collect()
     }
 
     /// Returns all that later steps depend on.
     pub(crate) fn state(&self) -> ReplicaState {
-        let moments = |of: fn(&Parameter) -> &Vec<f32>| {
-            self.parameters.iter().map(|parameter| of(parameter).clone()).collect()
-        };
-        let (means, variances) = (moments(|of| &of.mean), moments(|of| &of.variance));
-        ReplicaState { n_steps: self.n_steps, values: self.values(), means, variances }
+        ReplicaState {
+            n_steps: self.n_steps,
+            values: self.values(),
+            means: self.parameters.iter().map(|updated| updated.mean.clone()).collect(),
+            variances: self.parameters.iter().map(|updated| updated.variance.clone()).collect(),
+        }
     }
 
     /// Goes back to `state`, of an optimiser of the same parameters.
-    pub(crate) fn restore(&mut self, state: ReplicaState) -> Result<()> {
+    pub(crate) fn restore(&mut self, state: ReplicaState) {
         self.n_steps = state.n_steps;
         let moments = state.means.into_iter().zip(state.variances);
-        for (parameter, (mean, variance)) in self.parameters.iter_mut().zip(moments) {
-            (parameter.mean, parameter.variance) = (mean, variance);
+        for (updated, (mean, variance)) in self.parameters.iter_mut().zip(moments) {
+            updated.mean = mean;
+            updated.variance = variance;
         }
-        self.set_values(state.values)
+        self.set_values(&state.values);
     }
 
     /// Replaces the parameters, one flat list each; moments stay.
-    pub(crate) fn set_values(&mut self, values: Vec<Vec<f32>>) -> Result<()> {
-        for (parameter, values) in self.parameters.iter_mut().zip(values) {
-            let var = &parameter.var;
-            var.set(&Tensor::from_slice(&values, var.shape(), &Device::Cpu)?)?;
-            parameter.values = values;
+    pub(crate) fn set_values(&mut self, values: &[Vec<f32>]) {
+        for (updated, values) in self.parameters.iter().zip(values) {
+            updated.parameter.set(values);
         }
-        Ok(())
     }
 
     /// Scales `gradients`, those of statistics left out, so that their Euclidean norm is at most
@@ -138,7 +117,7 @@ impl Adam {
     pub(crate) fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {
         let parameters = self.parameters.iter().zip(gradients);
         let mut trained: Vec<&mut Vec<f32>> = parameters
-            .filter(|(parameter, _)| !parameter.is_statistic)
+            .filter(|(updated, _)| !updated.is_statistic)
             .map(|(_, gradient)| gradient)
             .collect();
         let squares = trained.iter().flat_map(|list| list.iter()).map(|&g| f64::from(g).powi(2));
@@ -150,7 +129,7 @@ impl Adam {
     }
 
     /// Makes one update. `gradients` has one flat list per parameter, in the order of `new`.
-    pub(crate) fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) -> Result<()> {
+    pub(crate) fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) {
         self.n_steps = self.n_steps.saturating_add(1);
         let n_steps = i32::try_from(self.n_steps).unwrap_or(i32::MAX);
         let correction1 = 1.0 - BETA1.powi(n_steps);
@@ -159,12 +138,12 @@ impl Adam {
         let root_correction = correction2.sqrt() as f32;
         let (beta1, beta2) = (BETA1 as f32, BETA2 as f32);
         let shrink = (learning_rate * f64::from(self.weight_decay)) as f32;
-        for (parameter, gradient) in self.parameters.iter_mut().zip(gradients) {
-            let Parameter { var, is_statistic, values, mean, variance } = parameter;
+        for (updated, gradient) in self.parameters.iter_mut().zip(gradients) {
+            let Updated { parameter, is_statistic, mean, variance } = updated;
+            let mut values = parameter.write();
             if *is_statistic {
                 let pairs = values.iter_mut().zip(gradient);
                 pairs.for_each(|(value, of_step)| *value += MOMENTUM * (*of_step - *value));
-                var.set(&Tensor::from_slice(values, var.shape(), &Device::Cpu)?)?;
                 continue;
             }
             let (optimizer, weight_decay) = (self.optimizer, self.weight_decay);
@@ -186,16 +165,14 @@ impl Adam {
                 }
             };
             if values.len() <= ELEMENTS_PER_TASK {
-                update((((values, gradient), mean), variance));
+                update((((&mut values, gradient), mean), variance));
             } else {
                 let n = ELEMENTS_PER_TASK;
                 let pieces = values.par_chunks_mut(n).zip(gradient.par_chunks(n));
                 let pieces = pieces.zip(mean.par_chunks_mut(n)).zip(variance.par_chunks_mut(n));
                 pieces.for_each(update);
             }
-            var.inplace_op1(&Assigned(values))?;
         }
-        Ok(())
     }
 }
 
@@ -205,19 +182,23 @@ mod tests {
 
     const BOTH: [Optimizer; 2] = [Optimizer::Adam, Optimizer::AdamW];
 
-    fn optimizer(var: &Var, optimizer: Optimizer) -> Adam {
-        Adam::new(vec![var.clone()], vec![false], optimizer, 0.5).unwrap()
+    fn vector(values: &[f32]) -> Parameter {
+        Parameter::new(values.to_vec(), &[values.len()])
+    }
+
+    fn optimizer(parameter: &Parameter, optimizer: Optimizer) -> Adam {
+        Adam::new(vec![parameter.clone()], vec![false], optimizer, 0.5)
     }
 
     #[test]
     fn first_steps_agree_with_the_formulas() {
         for kind in BOTH {
-            let var = Var::from_vec(vec![1.0f32, -2.0], 2, &Device::Cpu).unwrap();
-            let mut adam = optimizer(&var, kind);
+            let parameter = vector(&[1.0, -2.0]);
+            let mut adam = optimizer(&parameter, kind);
             let mut expected = [1.0f64, -2.0];
             let (mut mean, mut variance) = ([0.0; 2], [0.0; 2]);
             for (t, rate) in [(1, 0.1), (2, 0.1), (3, 0.05)] {
-                adam.step(&[vec![0.3, -0.1]], rate).unwrap();
+                adam.step(&[vec![0.3, -0.1]], rate);
                 for i in 0..2 {
                     let mut g = [0.3, -0.1][i];
                     match kind {
@@ -231,7 +212,7 @@ mod tests {
                     expected[i] -= rate * m / (v.sqrt() + 1e-8);
                 }
             }
-            for (found, expected) in var.to_vec1::<f32>().unwrap().iter().zip(expected) {
+            for (found, expected) in parameter.read().iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-5, "{kind}: {found} {expected}");
             }
         }
@@ -239,21 +220,21 @@ mod tests {
 
     #[test]
     fn continues_from_a_state_as_if_it_had_never_stopped() {
-        let var = || Var::from_vec(vec![1.0f32, -2.0, 0.5], 3, &Device::Cpu).unwrap();
+        let parameter = || vector(&[1.0, -2.0, 0.5]);
         let gradients = |t: u32| vec![vec![0.3 * t as f32, -0.1, 0.2 / t as f32]];
         for kind in BOTH {
-            let mut straight = optimizer(&var(), kind);
-            (1..=5).for_each(|t| straight.step(&gradients(t), 0.1).unwrap());
+            let mut straight = optimizer(&parameter(), kind);
+            (1..=5).for_each(|t| straight.step(&gradients(t), 0.1));
             for stop in 0..5 {
-                let mut before = optimizer(&var(), kind);
-                (1..=stop).for_each(|t| before.step(&gradients(t), 0.1).unwrap());
-                let of_after = var();
+                let mut before = optimizer(&parameter(), kind);
+                (1..=stop).for_each(|t| before.step(&gradients(t), 0.1));
+                let of_after = parameter();
                 let mut after = optimizer(&of_after, kind);
-                after.restore(before.state()).unwrap();
-                assert_eq!(of_after.to_vec1::<f32>().unwrap(), before.values()[0]);
-                (stop + 1..=5).for_each(|t| after.step(&gradients(t), 0.1).unwrap());
+                after.restore(before.state());
+                assert_eq!(*of_after.read(), before.values()[0]);
+                (stop + 1..=5).for_each(|t| after.step(&gradients(t), 0.1));
                 assert_eq!(after.state(), straight.state());
-                assert_eq!(of_after.to_vec1::<f32>().unwrap(), straight.values()[0]);
+                assert_eq!(*of_after.read(), straight.values()[0]);
             }
         }
     }
@@ -265,36 +246,33 @@ mod tests {
         let values = |first: u64| -> Vec<f32> {
             (first..first + n as u64).map(|i| random.unit(i) - 0.5).collect()
         };
-        let var = |values: &[f32]| Var::from_slice(values, values.len(), &Device::Cpu).unwrap();
         for kind in BOTH {
             let start = values(0);
-            let whole = var(&start);
-            let pieces: Vec<Var> = start.chunks(1000).map(var).collect();
+            let whole = vector(&start);
+            let pieces: Vec<Parameter> = start.chunks(1000).map(vector).collect();
             let mut of_whole = optimizer(&whole, kind);
             let are_statistics = vec![false; pieces.len()];
-            let mut of_pieces = Adam::new(pieces, are_statistics, kind, 0.5).unwrap();
+            let mut of_pieces = Adam::new(pieces, are_statistics, kind, 0.5);
             for step in 1..3 {
                 let gradient = values(step * n as u64);
                 let of_each: Vec<Vec<f32>> = gradient.chunks(1000).map(<[f32]>::to_vec).collect();
-                of_whole.step(&[gradient], 0.1).unwrap();
-                of_pieces.step(&of_each, 0.1).unwrap();
+                of_whole.step(&[gradient], 0.1);
+                of_pieces.step(&of_each, 0.1);
             }
             let (found, expected) = (of_whole.state(), of_pieces.state());
             assert_ne!(found.values[0], start);
             assert!(found.values[0] == expected.values.concat(), "{kind}");
             assert!(found.means[0] == expected.means.concat(), "{kind}");
             assert!(found.variances[0] == expected.variances.concat(), "{kind}");
-            assert!(whole.to_vec1::<f32>().unwrap() == found.values[0], "{kind}");
+            assert!(*whole.read() == found.values[0], "{kind}");
         }
     }
 
     /// Returns a weight, and a running statistic beside it.
-    fn with_statistic() -> (Adam, Var) {
-        let vars = [vec![3.0f32, 1.0], vec![8.0, -4.0]]
-            .map(|values| Var::from_vec(values, 2, &Device::Cpu).unwrap());
-        let statistic = vars[1].clone();
-        let adam = Adam::new(vars.to_vec(), vec![false, true], Optimizer::Adam, 0.5).unwrap();
-        (adam, statistic)
+    fn with_statistic() -> (Adam, Parameter) {
+        let statistic = vector(&[8.0, -4.0]);
+        let parameters = vec![vector(&[3.0, 1.0]), statistic.clone()];
+        (Adam::new(parameters, vec![false, true], Optimizer::Adam, 0.5), statistic)
     }
 
     #[test]
@@ -302,11 +280,11 @@ mod tests {
         let (mut adam, statistic) = with_statistic();
         let mut expected = [8.0f64, -4.0];
         for (rate, of_step) in [(0.1, [10.0f32, 0.0]), (1e-9, [-5.0, 2.0])] {
-            adam.step(&[vec![0.0; 2], of_step.to_vec()], rate).unwrap();
+            adam.step(&[vec![0.0; 2], of_step.to_vec()], rate);
             for (expected, of_step) in expected.iter_mut().zip(of_step) {
                 *expected = 0.9 * *expected + 0.1 * f64::from(of_step);
             }
-            let found = statistic.to_vec1::<f32>().unwrap();
+            let found = statistic.read().to_vec();
             assert_eq!(adam.values()[1], found);
             for (found, expected) in found.iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
@@ -317,10 +295,9 @@ mod tests {
 
     #[test]
     fn clipping_bounds_the_norm_of_all_lists_together_without_statistics() {
-        let vars = || Var::zeros(2, candle_core::DType::F32, &Device::Cpu).unwrap();
         let are_statistics = vec![false, true, false];
-        let parameters = vec![vars(), vars(), vars()];
-        let adam = Adam::new(parameters, are_statistics, Optimizer::Adam, 0.0).unwrap();
+        let parameters = (0..3).map(|_| Parameter::zeros(2)).collect();
+        let adam = Adam::new(parameters, are_statistics, Optimizer::Adam, 0.0);
         let gradients = [vec![3.0f32, 0.0], vec![100.0, -7.0], vec![0.0, -4.0]];
         let clipped = |limit| {
             let mut clipped = gradients.clone();

@@ -72,9 +72,6 @@ pub enum TrainError {
         /// The node.
         node: NodeId,
     },
-    /// A tensor operation failed.
-    #[error("tensor operation: {0}")]
-    Tensor(#[from] candle_core::Error),
     /// The processes of the run no longer communicate.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -96,7 +96,7 @@ impl<'a> Inference<'a> {
         let info = sources.local.tensor(&config.feature_tensor)?;
         let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
         file.check(&spec)?;
-        let model = Model::new(&spec, 0)?;
+        let model = Model::new(&spec, 0);
         let n_parameters = file.fill(&model, &spec)?;
         let n_layers = match output {
             InferOutput::Logits => model.layers.len(),
@@ -104,7 +104,7 @@ impl<'a> Inference<'a> {
         };
         let expected = "logits for a model of one layer, which has no hidden rows";
         check(n_layers > 0, "output", expected, output)?;
-        let width = model.layers[n_layers - 1].conv.out_width()?;
+        let width = model.layers[n_layers - 1].conv.out_width();
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
@@ -118,7 +118,7 @@ impl<'a> Inference<'a> {
         let mut identity = blake3::Hasher::new();
         identity.update(&graph.uuid).update(file.digest().as_bytes());
         let chunk_bytes = limits.chunk_bytes;
-        let settings = format!("1 {output} {chunk_bytes} {info:?} {}", infer.version);
+        let settings = format!("2 {output} {chunk_bytes} {info:?} {}", infer.version);
         let identity = identity.update(settings.as_bytes()).finalize().to_hex();
         let work = WorkFolder::open(&infer.work_dir, &identity)
             .map_err(|source| TrainError::Spill { folder: infer.work_dir.clone(), source })?;
@@ -245,7 +245,7 @@ mod tests {
     ) -> Inference<'a> {
         let (model, kind) = (model.clone(), ModelKind::Sage);
         let n_layers = model.layers.len() - usize::from(output == InferOutput::Embedding);
-        let width = model.layers[n_layers - 1].conv.out_width().unwrap();
+        let width = model.layers[n_layers - 1].conv.out_width();
         Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
     }
 
@@ -367,8 +367,7 @@ mod tests {
             let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
             let input = Input::Features { x: &x, width };
             let (last, workspace) = (&model.layers[2], Workspace::default());
-            let (logits, _) =
-                last.forward(hop, input, LayerDropout::default(), &workspace).unwrap();
+            let (logits, _) = last.forward(hop, input, LayerDropout::default(), &workspace);
             let expected = naive(&model, &topology, &all);
             assert!(is_near(logits.values(), expected.values()), "{kind}");
         }

@@ -8,6 +8,7 @@ use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
 use crate::config::TrainConfig;
 use crate::error::TrainError;
+use crate::loss::Targets;
 use crate::options::Metric;
 use crate::sources::WorkerSources;
 
@@ -33,15 +34,6 @@ pub(crate) struct Labels {
     pub(crate) train: Vec<NodeId>,
     pub(crate) validation: Vec<NodeId>,
     pub(crate) test: Vec<NodeId>,
-}
-
-/// The labels of some nodes, in their order.
-#[derive(Clone, Debug)]
-pub(crate) enum Targets {
-    /// One class a node.
-    Classes(Vec<u32>),
-    /// `width` labels a node, each 0 or 1.
-    Several { width: usize, labels: Vec<u8> },
 }
 
 impl Labels {

@@ -36,6 +36,7 @@ pub mod model;
 pub mod model_file;
 mod norm;
 pub mod options;
+mod parameter;
 pub mod process_group;
 pub mod profile;
 mod random;

@@ -1,52 +1,48 @@
 //! The dense part of a layer.
 
-use candle_core::{DType, Device, Result, Var};
-
 use crate::{
-    matrix::sparse::Rows,
-    matrix::workspace::Workspace,
-    matrix::{Matrix, with_values},
+    matrix::Matrix, matrix::sparse::Rows, matrix::workspace::Workspace, parameter::Parameter,
     random::CounterRandom,
 };
 
 /// `x · weight`.
 #[derive(Clone, Debug)]
-pub(crate) struct Projection(Var);
+pub(crate) struct Projection(Parameter);
 
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
 pub(crate) struct Linear {
     pub(crate) projection: Projection,
     /// Shape (out_width,).
-    pub(crate) bias: Var,
+    pub(crate) bias: Parameter,
 }
 
 impl Projection {
     /// Returns a projection from `in_width` to `out_width`, with Glorot-uniform weights, a function
     /// of `seed` and `layer`.
-    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
+    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Self {
         let weights = glorot([in_width, out_width], in_width * out_width, seed, layer);
-        Var::from_vec(weights, (in_width, out_width), &Device::Cpu).map(Self)
+        Self(Parameter::new(weights, &[in_width, out_width]))
     }
 
     /// Returns `x · weight`.
-    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Result<Matrix> {
-        x.times(&self.0, workspace)
+    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
+        x.times(self.0.read().matrix(), workspace)
     }
 
     /// Returns the gradient of the weights, given that of the output for `x`.
-    pub(crate) fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Result<Vec<f32>> {
+    pub(crate) fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Vec<f32> {
         x.transposed_times(grad)
     }
 
     /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Result<Matrix> {
-        grad.times_transposed(&self.0, workspace)
+    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Matrix {
+        grad.times_transposed(self.0.read().matrix(), workspace)
     }
 
     /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
-    pub(crate) fn weight(&self) -> &Var {
+    pub(crate) fn weight(&self) -> &Parameter {
         &self.0
     }
 }
@@ -54,34 +50,31 @@ impl Projection {
 impl Linear {
     /// Returns a layer from `in_width` to `out_width` with weights as those of [`Projection::new`],
     /// and a bias of zeros.
-    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Result<Self> {
-        let projection = Projection::new(in_width, out_width, seed, layer)?;
-        Ok(Self { projection, bias: Var::zeros(out_width, DType::F32, &Device::Cpu)? })
+    pub(crate) fn new(in_width: usize, out_width: usize, seed: u64, layer: u64) -> Self {
+        let projection = Projection::new(in_width, out_width, seed, layer);
+        Self { projection, bias: Parameter::zeros(out_width) }
     }
 
     /// Returns `x · weight + bias`.
-    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Result<Matrix> {
-        let mut out = self.projection.forward(x, workspace)?;
-        self.add_bias(&mut out)?;
-        Ok(out)
+    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
+        let mut out = self.projection.forward(x, workspace);
+        self.add_bias(&mut out);
+        out
     }
 
     /// Adds the bias to every row.
-    pub(crate) fn add_bias(&self, rows: &mut Matrix) -> Result<()> {
-        with_values(&self.bias, |bias| {
-            rows.add_to_rows(bias);
-            Ok(())
-        })
+    pub(crate) fn add_bias(&self, rows: &mut Matrix) {
+        rows.add_to_rows(&self.bias.read());
     }
 
     /// Returns the gradients of weights and bias, given that of the output for `x`.
-    pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Result<Vec<Vec<f32>>> {
-        Ok(vec![self.projection.weight_gradient(x, grad)?, grad.sum_of_rows()])
+    pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Vec<Vec<f32>> {
+        vec![self.projection.weight_gradient(x, grad), grad.sum_of_rows()]
     }
 
     /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
-    pub(crate) fn weight(&self) -> &Var {
+    pub(crate) fn weight(&self) -> &Parameter {
         self.projection.weight()
     }
 }
@@ -101,8 +94,8 @@ mod tests {
     #[test]
     fn weights_are_a_function_of_seed_and_layer() {
         let weights = |seed, layer| {
-            let layer = Linear::new(4, 4, seed, layer).unwrap();
-            layer.weight().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            let layer = Linear::new(4, 4, seed, layer);
+            layer.weight().read().to_vec()
         };
         assert_eq!(weights(1, 0), weights(1, 0));
         assert_ne!(weights(1, 0), weights(1, 1));

@@ -1,8 +1,7 @@
 //! Metric of a model.
 
 use crate::{
-    labels::Targets,
-    loss::{is_positive, largest},
+    loss::{Targets, is_positive, largest},
     matrix::Matrix,
     options::Metric,
 };

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
 
 use crate::config::TrainConfig;
@@ -15,6 +14,7 @@ use crate::matrix::Matrix;
 use crate::matrix::workspace::Workspace;
 use crate::norm::NormLayer;
 use crate::options::{LayerOptions, ModelKind, Norm};
+use crate::parameter::Parameter;
 
 /// Most parameters of a model, so that its file has less than 4 GiB.
 const MAX_PARAMETERS: u64 = 1_000_000_000;
@@ -123,7 +123,7 @@ impl ModelSpec {
     }
 
     /// Fails for a model of more than [`MAX_PARAMETERS`].
-    pub(crate) fn check_size(&self) -> std::result::Result<(), TrainError> {
+    pub(crate) fn check_size(&self) -> Result<(), TrainError> {
         let found = self.n_parameters();
         let expected = format!(
             "of at most {MAX_PARAMETERS} parameters (--hidden, --heads, --output-heads, --fanout)"
@@ -140,35 +140,35 @@ pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> 
 
 impl Model {
     /// Returns a model whose parameters are a function of `seed`.
-    pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Result<Self> {
+    pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Self {
         let n_layers = spec.widths.len() - 1;
         let layer = |(index, widths): (usize, &[usize])| {
             let (in_width, out_width, stream) = (widths[0], widths[1], index as u64);
             let conv = match spec.kind {
                 ModelKind::Sage => {
-                    let linear = Linear::new(2 * in_width, out_width, seed, stream)?;
+                    let linear = Linear::new(2 * in_width, out_width, seed, stream);
                     Conv::Sage(linear, spec.layer.aggregation)
                 }
-                ModelKind::Gcn => Conv::Gcn(Linear::new(in_width, out_width, seed, stream)?),
+                ModelKind::Gcn => Conv::Gcn(Linear::new(in_width, out_width, seed, stream)),
                 ModelKind::Gat => {
                     let is_last = index + 1 == n_layers;
                     let (n_heads, heads) = match is_last {
                         true => (spec.n_output_heads, Heads::Averaged),
                         false => (spec.n_heads, Heads::Concatenated),
                     };
-                    Conv::Gat(Gat::new([in_width, out_width], n_heads, heads, seed, stream)?)
+                    Conv::Gat(Gat::new([in_width, out_width], n_heads, heads, seed, stream))
                 }
             };
-            let norm = NormLayer::new(spec.norm(index), out_width)?;
-            Ok(Layer { conv, norm, is_residual: spec.is_residual(index) })
+            let norm = NormLayer::new(spec.norm(index), out_width);
+            Layer { conv, norm, is_residual: spec.is_residual(index) }
         };
-        let layers = spec.widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
-        Ok(Self { layers, dropout: spec.dropout })
+        let layers = spec.widths.windows(2).enumerate().map(layer).collect();
+        Self { layers, dropout: spec.dropout }
     }
 
     /// Returns all parameters, in a fixed order.
     #[must_use]
-    pub(crate) fn parameters(&self) -> Vec<Var> {
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
         self.layers.iter().flat_map(Layer::parameters).collect()
     }
 
@@ -194,7 +194,7 @@ impl Model {
         features: Input<'_>,
         dropout_seed: u64,
         workspace: &Workspace,
-    ) -> Result<Pass> {
+    ) -> Pass {
         let mut pass = Pass { outputs: Vec::new(), saved: Vec::new() };
         for (index, layer) in self.layers.iter().enumerate() {
             let input = match pass.outputs.last() {
@@ -202,11 +202,11 @@ impl Model {
                 None => features,
             };
             let dropout = LayerDropout::new(self.dropout, dropout_seed, index as u64);
-            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout, workspace)?;
+            let (output, saved) = layer.forward(hops.of_layer(index), input, dropout, workspace);
             pass.outputs.push(output);
             pass.saved.push(saved);
         }
-        Ok(pass)
+        pass
     }
 
     /// Returns the gradients of all parameters, in their order, from that of the logits. Memory
@@ -216,22 +216,21 @@ impl Model {
         mut pass: Pass,
         mut grad: Matrix,
         workspace: &Workspace,
-    ) -> Result<Vec<Vec<f32>>> {
+    ) -> Vec<Vec<f32>> {
         let mut gradients = Vec::new();
         pass.outputs.pop().into_iter().for_each(|logits| workspace.give_matrix(logits));
         for layer in self.layers.iter().rev() {
             let (Some(saved), hidden) = (pass.saved.pop(), pass.outputs.pop()) else {
-                candle_core::bail!("a pass has a part for each layer")
+                unreachable!("a pass has a part for each layer")
             };
-            let (of_layer, of_hidden) =
-                layer.backward(&saved, &grad, hidden.as_ref(), workspace)?;
+            let (of_layer, of_hidden) = layer.backward(&saved, &grad, hidden.as_ref(), workspace);
             gradients.push(of_layer);
             saved.give_to(workspace);
             hidden.into_iter().for_each(|hidden| workspace.give_matrix(hidden));
             let of_hidden = of_hidden.unwrap_or_else(|| Matrix::new(Vec::new(), 0));
             workspace.give_matrix(std::mem::replace(&mut grad, of_hidden));
         }
-        Ok(gradients.into_iter().rev().flatten().collect())
+        gradients.into_iter().rev().flatten().collect()
     }
 }
 
@@ -262,8 +261,8 @@ mod tests {
                 let widths = vec![5, 6, 6, 3];
                 let spec =
                     ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0, layer };
-                let model = Model::new(&spec, 1).unwrap();
-                let shapes = model.parameters().into_iter().map(|var| var.dims().to_vec());
+                let model = Model::new(&spec, 1);
+                let shapes = model.parameters().into_iter().map(|of| of.shape().to_vec());
                 let (names, expected): (Vec<_>, Vec<_>) = spec.shapes().into_iter().unzip();
                 assert_eq!(expected, shapes.collect::<Vec<_>>(), "{kind} {norm}");
                 let are_statistics = names.into_iter().zip(model.are_statistics());
@@ -310,21 +309,21 @@ mod tests {
             let layer = LayerOptions::default();
             let spec =
                 ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.5, layer };
-            let model = Model::new(&spec, 1).unwrap();
+            let model = Model::new(&spec, 1);
             let workspace = Workspace::default();
             let logits = |numbers: [u64; 2]| {
                 let dropout = numbers.map(|number| LayerDropout::new(0.5, 9, number));
                 let input = Input::Features { x: &x, width: 6 };
                 let first =
                     model.layers[0].forward(hops.of_layer(0), input, dropout[0], &workspace);
-                let (hidden, _) = first.unwrap();
+                let (hidden, _) = first;
                 let input = Input::Hidden(&hidden);
                 let second =
                     model.layers[1].forward(hops.of_layer(1), input, dropout[1], &workspace);
-                second.unwrap().0.into_values()
+                second.0.into_values()
             };
             let input = Input::Features { x: &x, width: 6 };
-            let pass = model.forward(hops, input, 9, &workspace).unwrap();
+            let pass = model.forward(hops, input, 9, &workspace);
             assert_eq!(pass.logits().values(), logits([0, 1]), "{kind}");
             assert_ne!(pass.logits().values(), logits([0, 0]), "{kind}");
             assert_ne!(pass.logits().values(), logits([1, 1]), "{kind}");

@@ -9,13 +9,12 @@ use std::{
     str::FromStr,
 };
 
-use candle_core::{Device, Tensor};
 use lodestore_graph::sampler::Fanout;
 use lodestore_graph::{OutputFile, OutputPlace};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 
 use crate::config::{MAX_LAYERS, TrainConfig};
-use crate::error::{ModelFault, SavedModelError, TrainError};
+use crate::error::{ModelFault, SavedModelError};
 use crate::model::{Model, ModelSpec};
 use crate::norm::NormLayer;
 use crate::options::{Aggregation, LayerOptions, Metric, Norm};
@@ -131,18 +130,18 @@ impl<'a> ModelFile<'a> {
 
     /// Sets the parameters of `model`, of the `spec` that has been checked, to those of the file.
     /// Returns how many elements they have.
-    pub(crate) fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, TrainError> {
+    pub(crate) fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, SavedModelError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
         let are_statistics = model.are_statistics();
-        for (((name, _), var), is_statistic) in
+        for (((name, _), parameter), is_statistic) in
             spec.shapes().into_iter().zip(model.parameters()).zip(are_statistics)
         {
             let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let values: Vec<f32> = values.collect();
             n_parameters += if is_statistic { 0 } else { values.len() as u64 };
-            var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu)?)?;
+            parameter.set(&values);
         }
         Ok(n_parameters)
     }
@@ -300,9 +299,9 @@ mod tests {
         let path = dir.path().join("model");
         let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
         let spec = ModelSpec::new(&usual, 10, 4);
-        let model = Model::new(&spec, 1).unwrap();
-        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
-        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let model = Model::new(&spec, 1);
+        let values: Vec<Vec<f32>> =
+            model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
         let opened = |change: fn(&mut TrainConfig)| {
             let mut forged = usual.clone();
             change(&mut forged);
@@ -338,9 +337,9 @@ mod tests {
         check_place(&path).unwrap();
         let usual = TrainConfig::default();
         let spec = ModelSpec::new(&usual, 10, 4);
-        let model = Model::new(&spec, 1).unwrap();
-        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
-        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let model = Model::new(&spec, 1);
+        let values: Vec<Vec<f32>> =
+            model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
         save(&path, &usual, &spec, &values).unwrap();
         assert_eq!(fs::read(&other).unwrap(), b"another's");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing half-made is left");
@@ -354,9 +353,9 @@ mod tests {
         let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
         let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
         let spec = ModelSpec::new(&usual, 10, 4);
-        let model = Model::new(&spec, 1).unwrap();
-        let values = |var: candle_core::Var| var.flatten_all().unwrap().to_vec1().unwrap();
-        let values: Vec<Vec<f32>> = model.parameters().into_iter().map(values).collect();
+        let model = Model::new(&spec, 1);
+        let values: Vec<Vec<f32>> =
+            model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
         let opened = |config: &TrainConfig, variance: f32| {
             let mut values = values.clone();
             let mut names = spec.shapes().into_iter().map(|(name, _)| name);

@@ -68,7 +68,7 @@ impl<'a> Setup<'a> {
         let spec = ModelSpec::new(config, features.width, labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
         spec.check_size()?;
-        let model = Model::new(&spec, config.seed)?;
+        let model = Model::new(&spec, config.seed);
         let row_bytes = info.row_bytes();
         let n_batches = strategy.n_batches(config, graph.book, &labels.train);
         let setup = Self {

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Instant};
 
-use candle_core::Var;
 use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
@@ -149,8 +148,8 @@ impl<P> Worker<'_, P> {
         let batch = &input.batch;
         (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
         if let (Some(replay), StepRows::Bytes(rows)) = (self.replay, &input.rows) {
-            let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
-            outcome.gradients = self.learner.model.parameters().iter().map(zeros).collect();
+            let parameters = self.learner.model.parameters();
+            outcome.gradients = parameters.iter().map(|of| vec![0.0; of.n_elements()]).collect();
             outcome.loss = replay.step(input.place.step, outcome.n_roots, rows.as_ref(), start);
             outcome.seconds.compute = start.elapsed().as_secs_f64();
             return Ok(());
@@ -183,15 +182,15 @@ impl Learner<'_> {
                 None => Input::Features { x: self.features.view(rows.as_ref()), width },
             },
         };
-        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace)?;
-        let loss = Loss::new(pass.logits(), targets)?;
+        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace);
+        let loss = Loss::new(pass.logits(), &targets);
         if !loss.mean.is_finite() {
             self.check_features(place, &batch.nodes, &rows)?;
             let node = batch.nodes[worst_row(pass.logits())];
             return Err(TrainError::Diverged { node, place, loss: loss.mean });
         }
         drop((rows, of_bytes));
-        outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
+        outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace);
         (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
         Ok(())
     }

@@ -6,12 +6,12 @@ use crate::{
     attention::{Entries, head_score_gradients, head_scores},
     conv::Hop,
     linear::{Projection, glorot},
+    matrix::Matrix,
     matrix::dropout::{Dropout, Mask},
     matrix::sparse::Rows,
     matrix::spmm::{ROWS_PER_TASK, add_scaled},
-    matrix::{Matrix, with_values},
+    parameter::Parameter,
 };
-use candle_core::{DType, Device, Result, Var};
 use rayon::prelude::*;
 
 /// Streams of first parameters; those below are of [`Projection`].
@@ -33,9 +33,9 @@ pub(crate) struct Gat {
     /// The weights of all heads side by side.
     pub(crate) projection: Projection,
     /// The attention vector, cut into the part for sources and the part for destinations.
-    of_source: Var,
-    of_destination: Var,
-    bias: Var,
+    of_source: Parameter,
+    of_destination: Parameter,
+    bias: Parameter,
     n_heads: usize,
     heads: Heads,
 }
@@ -62,28 +62,27 @@ impl Gat {
         heads: Heads,
         seed: u64,
         layer: u64,
-    ) -> Result<Self> {
+    ) -> Self {
         let part = match heads {
             Heads::Concatenated => out_width / n_heads,
             Heads::Averaged => out_width,
         };
         let all = n_heads * part;
         // A head's vector makes one score of 2 · part elements.
-        let vector = |stream| {
-            Var::from_vec(glorot([2 * part, 1], all, seed, stream | layer), all, &Device::Cpu)
-        };
-        Ok(Self {
-            projection: Projection::new(in_width, all, seed, layer)?,
-            of_source: vector(SOURCE_STREAM)?,
-            of_destination: vector(DESTINATION_STREAM)?,
-            bias: Var::zeros(out_width, DType::F32, &Device::Cpu)?,
+        let vector =
+            |stream| Parameter::new(glorot([2 * part, 1], all, seed, stream | layer), &[all]);
+        Self {
+            projection: Projection::new(in_width, all, seed, layer),
+            of_source: vector(SOURCE_STREAM),
+            of_destination: vector(DESTINATION_STREAM),
+            bias: Parameter::zeros(out_width),
             n_heads,
             heads,
-        })
+        }
     }
 
     /// Returns all parameters, in a fixed order.
-    pub(crate) fn parameters(&self) -> [&Var; 4] {
+    pub(crate) fn parameters(&self) -> [&Parameter; 4] {
         [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
     }
 
@@ -94,7 +93,7 @@ impl Gat {
         hop: Hop<'_>,
         z: Matrix,
         dropout: Option<Dropout>,
-    ) -> Result<(Matrix, Attended)> {
+    ) -> (Matrix, Attended) {
         let mask = dropout.map(|dropout| dropout.mask(hop.entry_keys()));
         self.attend_over(Entries::of(hop.block), z, mask)
     }
@@ -105,12 +104,11 @@ impl Gat {
         entries: Arc<Entries>,
         z: Matrix,
         mask: Option<Mask>,
-    ) -> Result<(Matrix, Attended)> {
+    ) -> (Matrix, Attended) {
         let n_heads = self.n_heads;
-        let scores =
-            |rows: &[f32], vector: &Var| with_values(vector, |a| Ok(head_scores(rows, a, n_heads)));
-        let of_src = scores(z.values(), &self.of_source)?;
-        let of_dst = scores(&z.values()[..entries.n_dst() * z.width()], &self.of_destination)?;
+        let of_src = head_scores(z.values(), &self.of_source.read(), n_heads);
+        let destinations = &z.values()[..entries.n_dst() * z.width()];
+        let of_dst = head_scores(destinations, &self.of_destination.read(), n_heads);
         let coefficients = entries.coefficients(&of_src, &of_dst, n_heads);
         let dropped = mask.map(|mask| {
             let mut dropped = coefficients.clone();
@@ -120,12 +118,9 @@ impl Gat {
         let weights = dropped.as_ref().map_or(&coefficients, |(_, dropped)| dropped);
         let sums = entries.weighted_sums(weights, z.values(), [n_heads, z.width()]);
         let mut out = self.joined(Matrix::new(sums, z.width()));
-        with_values(&self.bias, |bias| {
-            out.add_to_rows(bias);
-            Ok(())
-        })?;
+        out.add_to_rows(&self.bias.read());
         let shares = [of_src, of_dst];
-        Ok((out, Attended { z, shares, coefficients, dropped, entries }))
+        (out, Attended { z, shares, coefficients, dropped, entries })
     }
 
     /// Returns the gradients of the parameters and of the projected rows, given that of the output
@@ -135,10 +130,10 @@ impl Gat {
         saved: &Attended,
         rows: &Rows,
         grad: &Matrix,
-    ) -> Result<(Vec<Vec<f32>>, Matrix)> {
-        let ([of_source, of_destination, of_bias], of_z) = self.attention_gradients(saved, grad)?;
-        let of_weight = self.projection.weight_gradient(rows, &of_z)?;
-        Ok((vec![of_weight, of_source, of_destination, of_bias], of_z))
+    ) -> (Vec<Vec<f32>>, Matrix) {
+        let ([of_source, of_destination, of_bias], of_z) = self.attention_gradients(saved, grad);
+        let of_weight = self.projection.weight_gradient(rows, &of_z);
+        (vec![of_weight, of_source, of_destination, of_bias], of_z)
     }
 
     /// Returns the gradients of the parameters but for the weights, and that of the projected rows,
@@ -147,7 +142,7 @@ impl Gat {
         &self,
         saved: &Attended,
         grad: &Matrix,
-    ) -> Result<([Vec<f32>; 3], Matrix)> {
+    ) -> ([Vec<f32>; 3], Matrix) {
         let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;
         let bias_grad = grad.sum_of_rows();
         let of_sums = self.separated(grad);
@@ -162,18 +157,17 @@ impl Gat {
         let (src_grad, dst_grad) =
             entries.coefficient_gradients(shares, coefficients, &weight_grad, self.n_heads);
         // Each part of the rows' gradient is added to what the parts before have given.
-        let mut share_gradient = |vector: &Var, grad: &[f32]| {
+        let mut share_gradient = |vector: &Parameter, grad: &[f32]| {
             let of_nodes = &z.values()[..grad.len() / self.n_heads * z.width()];
-            with_values(vector, |a| {
-                let (of_rows, of_vector) = head_score_gradients(of_nodes, a, grad, self.n_heads);
-                add_scaled(&mut z_grad, 1.0, &of_rows);
-                Ok(of_vector)
-            })
+            let (of_rows, of_vector) =
+                head_score_gradients(of_nodes, &vector.read(), grad, self.n_heads);
+            add_scaled(&mut z_grad, 1.0, &of_rows);
+            of_vector
         };
-        let destination_grad = share_gradient(&self.of_destination, &dst_grad)?;
-        let source_grad = share_gradient(&self.of_source, &src_grad)?;
+        let destination_grad = share_gradient(&self.of_destination, &dst_grad);
+        let source_grad = share_gradient(&self.of_source, &src_grad);
         let z_grad = Matrix::new(z_grad, z.width());
-        Ok(([source_grad, destination_grad, bias_grad], z_grad))
+        ([source_grad, destination_grad, bias_grad], z_grad)
     }
 
     /// Returns the heads' rows as the layer's.

@@ -5,7 +5,6 @@ mod weights;
 
 use std::sync::Arc;
 
-use candle_core::{Result, Var};
 use lodestore_graph::{NodeId, batch::Block};
 
 use crate::{
@@ -17,6 +16,7 @@ use crate::{
     matrix::spmm::Spmm,
     matrix::workspace::Workspace,
     options::Aggregation,
+    parameter::Parameter,
 };
 
 use gat::{Attended, Gat};
@@ -98,20 +98,20 @@ impl LayerDropout {
 
 impl Conv {
     /// Returns all parameters, in a fixed order.
-    pub(crate) fn parameters(&self) -> Vec<Var> {
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
                 vec![linear.weight().clone(), linear.bias.clone()]
             }
-            Self::Gat(gat) => gat.parameters().map(Var::clone).to_vec(),
+            Self::Gat(gat) => gat.parameters().map(Parameter::clone).to_vec(),
         }
     }
 
     /// Returns the width of the layer's rows.
-    pub(crate) fn out_width(&self) -> Result<usize> {
+    pub(crate) fn out_width(&self) -> usize {
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.dim(0),
-            Self::Gat(gat) => gat.parameters()[3].dim(0),
+            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.width(),
+            Self::Gat(gat) => gat.parameters()[3].width(),
         }
     }
 
@@ -122,7 +122,7 @@ impl Conv {
         input: Input<'_>,
         dropout: LayerDropout,
         workspace: &Workspace,
-    ) -> Result<(Matrix, Convolved)> {
+    ) -> (Matrix, Convolved) {
         match self {
             Self::Sage(linear, aggregation) => {
                 let step = hop.aggregated(*aggregation);
@@ -151,9 +151,9 @@ impl Conv {
                         Rows::Dense(Matrix::new(rows, hidden.width()))
                     }
                 };
-                let z = gat.projection.forward(&rows, workspace)?;
-                let (out, attended) = gat.attend(hop, z, dropout.coefficients)?;
-                Ok((out, Convolved::Attended { rows, attended: Box::new(attended), mask }))
+                let z = gat.projection.forward(&rows, workspace);
+                let (out, attended) = gat.attend(hop, z, dropout.coefficients);
+                (out, Convolved::Attended { rows, attended: Box::new(attended), mask })
             }
         }
     }
@@ -167,31 +167,30 @@ impl Conv {
         grad: &Matrix,
         hidden: Option<&Matrix>,
         workspace: &Workspace,
-    ) -> Result<(Vec<Vec<f32>>, Option<Matrix>)> {
+    ) -> (Vec<Vec<f32>>, Option<Matrix>) {
         match (self, saved) {
             (
                 Self::Sage(linear, _) | Self::Gcn(linear),
                 Convolved::Aggregated { step, rows, mask },
             ) => {
-                let gradients = linear.gradients(rows, grad)?;
-                let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let (of_rows, width) =
-                        (linear.projection.row_gradient(grad, workspace)?, hidden.width());
-                    let of_x = step.transposed_product(of_rows.values(), width, workspace)?;
+                let gradients = linear.gradients(rows, grad);
+                let of_hidden = |hidden: &Matrix| {
+                    let of_rows = linear.projection.row_gradient(grad, workspace);
+                    let of_x = step.transposed_product(of_rows.values(), hidden.width(), workspace);
                     workspace.give_matrix(of_rows);
-                    Ok(through(Activation::Relu, of_x, hidden, mask.as_ref()))
+                    through(Activation::Relu, of_x, hidden, mask.as_ref())
                 };
-                Ok((gradients, hidden.map(of_hidden).transpose()?))
+                (gradients, hidden.map(of_hidden))
             }
             (Self::Gat(gat), Convolved::Attended { rows, attended, mask }) => {
-                let (gradients, of_z) = gat.gradients(attended, rows, grad)?;
-                let of_hidden = |hidden: &Matrix| -> Result<Matrix> {
-                    let of_rows = gat.projection.row_gradient(&of_z, workspace)?;
-                    Ok(through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref()))
+                let (gradients, of_z) = gat.gradients(attended, rows, grad);
+                let of_hidden = |hidden: &Matrix| {
+                    let of_rows = gat.projection.row_gradient(&of_z, workspace);
+                    through(Activation::Elu, of_rows.into_values(), hidden, mask.as_ref())
                 };
-                Ok((gradients, hidden.map(of_hidden).transpose()?))
+                (gradients, hidden.map(of_hidden))
             }
-            _ => candle_core::bail!("a layer was given what another kind of layer saved"),
+            _ => unreachable!("a layer gets back what its own kind of layer saved"),
         }
     }
 }
@@ -271,13 +270,13 @@ impl Step {
         grad: &[f32],
         width: usize,
         workspace: &Workspace,
-    ) -> Result<Vec<f32>> {
+    ) -> Vec<f32> {
         match self {
-            Self::Weighted(step) => Ok(step.transposed_product(grad, width, workspace)),
+            Self::Weighted(step) => step.transposed_product(grad, width, workspace),
             Self::Largest(step, Some(winners)) => {
-                Ok(step.transposed_product(winners, grad, width, workspace))
+                step.transposed_product(winners, grad, width, workspace)
             }
-            Self::Largest(_, None) => candle_core::bail!("no product of dense rows came before"),
+            Self::Largest(_, None) => unreachable!("a product of dense rows was before"),
         }
     }
 }
@@ -289,7 +288,7 @@ fn convolve(
     input: Input<'_>,
     mask: Option<Mask>,
     workspace: &Workspace,
-) -> Result<(Matrix, Convolved)> {
+) -> (Matrix, Convolved) {
     let rows = match input {
         Input::Features { x, width } => {
             let mut rows = step.product(x, width, workspace);
@@ -304,8 +303,8 @@ fn convolve(
             Rows::Dense(rows)
         }
     };
-    let out = linear.forward(&rows, workspace)?;
-    Ok((out, Convolved::Aggregated { step, rows, mask }))
+    let out = linear.forward(&rows, workspace);
+    (out, Convolved::Aggregated { step, rows, mask })
 }
 
 impl Convolved {

@@ -28,9 +28,9 @@ fn a_node_drops_the_same_in_any_batch() {
         elements.map(|element| element as f32 * 0.01).collect::<Vec<f32>>()
     };
     let layers = [
-        Conv::Sage(Linear::new(2 * width, 4, 1, 0).unwrap(), Aggregation::Mean),
-        Conv::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
-        Conv::Gat(Gat::new([width, 4], 2, crate::conv::gat::Heads::Concatenated, 1, 0).unwrap()),
+        Conv::Sage(Linear::new(2 * width, 4, 1, 0), Aggregation::Mean),
+        Conv::Gcn(Linear::new(width, 4, 1, 0)),
+        Conv::Gat(Gat::new([width, 4], 2, crate::conv::gat::Heads::Concatenated, 1, 0)),
     ];
     for layer in layers {
         let outputs = |dropout: LayerDropout| {
@@ -40,8 +40,7 @@ fn a_node_drops_the_same_in_any_batch() {
                 let hidden = Matrix::new(x.clone(), width);
                 let inputs = [Input::Features { x: &x, width }, Input::Hidden(&hidden)];
                 inputs.map(|input| {
-                    let (out, _) =
-                        layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
+                    let (out, _) = layer.forward(hop, input, dropout, &Workspace::default());
                     out.values()[at * 4..][..4].to_vec()
                 })
             })
@@ -55,9 +54,12 @@ fn a_node_drops_the_same_in_any_batch() {
 
 /// Returns the loss Σ weights · out², as a function of a layer's rows, and its gradient.
 fn loss(layer: &Conv, hop: Hop<'_>, hidden: &Matrix) -> (f64, Matrix) {
-    let (out, _) = layer
-        .forward(hop, Input::Hidden(hidden), LayerDropout::new(0.3, 5, 1), &Workspace::default())
-        .unwrap();
+    let (out, _) = layer.forward(
+        hop,
+        Input::Hidden(hidden),
+        LayerDropout::new(0.3, 5, 1),
+        &Workspace::default(),
+    );
     let weight = |i: usize| (i % 5) as f32 - 1.5;
     let terms = out.values().iter().enumerate();
     let loss = terms.clone().map(|(i, v)| f64::from(weight(i)) * f64::from(*v).powi(2)).sum();
@@ -77,19 +79,18 @@ fn vector_jacobian_products_agree_with_finite_differences() {
     let hidden = Matrix::new(rows, width);
     let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
-        Conv::Sage(Linear::new(2 * width, out_width, 1, 0).unwrap(), Aggregation::Mean),
-        Conv::Gcn(Linear::new(width, out_width, 1, 0).unwrap()),
-        Conv::Gat(Gat::new([width, out_width], 2, averaged, 1, 0).unwrap()),
+        Conv::Sage(Linear::new(2 * width, out_width, 1, 0), Aggregation::Mean),
+        Conv::Gcn(Linear::new(width, out_width, 1, 0)),
+        Conv::Gat(Gat::new([width, out_width], 2, averaged, 1, 0)),
     ];
     let step = 1e-2f32;
     for layer in layers {
         let dropout = LayerDropout::new(0.3, 5, 1);
         let workspace = Workspace::default();
         let input = Input::Hidden(&hidden);
-        let (_, saved) = layer.forward(hop, input, dropout, &workspace).unwrap();
+        let (_, saved) = layer.forward(hop, input, dropout, &workspace);
         let (_, grad) = loss(&layer, hop, &hidden);
-        let (of_parameters, of_rows) =
-            layer.backward(&saved, &grad, Some(&hidden), &workspace).unwrap();
+        let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&hidden), &workspace);
         let close = |found: f32, up: f64, down: f64| {
             let expected = (up - down) / (2.0 * f64::from(step));
             let difference = (f64::from(found) - expected).abs();
@@ -107,17 +108,15 @@ fn vector_jacobian_products_agree_with_finite_differences() {
             };
             close(*found, moved(step), moved(-step));
         }
-        for (var, found) in layer.parameters().iter().zip(of_parameters) {
-            let values = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        for (parameter, found) in layer.parameters().iter().zip(of_parameters) {
+            let values = parameter.read().to_vec();
             for (i, found) in found.into_iter().enumerate() {
                 let moved = |by: f32| {
                     let mut moved = values.clone();
                     moved[i] += by;
-                    let of =
-                        |values| candle_core::Tensor::from_vec(values, var.shape(), var.device());
-                    var.set(&of(moved).unwrap()).unwrap();
+                    parameter.set(&moved);
                     let (loss, _) = loss(&layer, hop, &hidden);
-                    var.set(&of(values.clone()).unwrap()).unwrap();
+                    parameter.set(&values);
                     loss
                 };
                 close(found, moved(step), moved(-step));
@@ -137,18 +136,16 @@ fn sparse_features_give_what_dense_ones_give() {
     let dense = sparse.to_dense();
     let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
-        Conv::Sage(Linear::new(2 * width, 4, 1, 0).unwrap(), Aggregation::Mean),
-        Conv::Gcn(Linear::new(width, 4, 1, 0).unwrap()),
-        Conv::Gat(Gat::new([width, 4], 2, averaged, 1, 0).unwrap()),
+        Conv::Sage(Linear::new(2 * width, 4, 1, 0), Aggregation::Mean),
+        Conv::Gcn(Linear::new(width, 4, 1, 0)),
+        Conv::Gat(Gat::new([width, 4], 2, averaged, 1, 0)),
     ];
     for layer in layers {
         for dropout in [LayerDropout::default(), LayerDropout::new(0.5, 3, 0)] {
             let inputs = [Input::Sparse(&sparse), Input::Features { x: dense.values(), width }];
             let [of_sparse, of_dense] = inputs.map(|input| {
-                let (out, saved) =
-                    layer.forward(hop, input, dropout, &Workspace::default()).unwrap();
-                let (gradients, _) =
-                    layer.backward(&saved, &out, None, &Workspace::default()).unwrap();
+                let (out, saved) = layer.forward(hop, input, dropout, &Workspace::default());
+                let (gradients, _) = layer.backward(&saved, &out, None, &Workspace::default());
                 [vec![out.into_values()], gradients].concat().concat()
             });
             assert_eq!(of_sparse.len(), of_dense.len());

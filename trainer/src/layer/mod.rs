@@ -3,14 +3,13 @@
 //! The boundary between layers is data. A layer takes plain rows and returns plain rows, and its
 //! backward pass takes the gradient of the rows that it returned. Nothing else connects them.
 
-use candle_core::{Result, Var};
-
 use crate::{
     conv::{Conv, Convolved, Hop, Input, LayerDropout},
     matrix::Matrix,
     matrix::spmm::add_scaled,
     matrix::workspace::Workspace,
     norm::{NormLayer, Normed},
+    parameter::Parameter,
 };
 
 /// A convolution, perhaps normalised, and perhaps on top of the rows that it was given.
@@ -34,7 +33,7 @@ pub(crate) struct Saved {
 
 impl Layer {
     /// Returns all parameters, in a fixed order; running statistics are last.
-    pub(crate) fn parameters(&self) -> Vec<Var> {
+    pub(crate) fn parameters(&self) -> Vec<Parameter> {
         let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
         self.conv.parameters().into_iter().chain(of_norm).collect()
     }
@@ -52,11 +51,11 @@ impl Layer {
         input: Input<'_>,
         dropout: LayerDropout,
         workspace: &Workspace,
-    ) -> Result<(Matrix, Saved)> {
-        let (mut out, convolved) = self.conv.forward(hop, input, dropout, workspace)?;
+    ) -> (Matrix, Saved) {
+        let (mut out, convolved) = self.conv.forward(hop, input, dropout, workspace);
         let mut normed = None;
         if let Some(norm) = &self.norm {
-            let (rows, saved) = norm.forward(out, workspace)?;
+            let (rows, saved) = norm.forward(out, workspace);
             (out, normed) = (rows, Some(saved));
         }
         if let (true, Input::Hidden(hidden)) = (self.is_residual, input) {
@@ -65,7 +64,7 @@ impl Layer {
             add_scaled(out.values_mut(), 1.0, &own);
             workspace.give(own);
         }
-        Ok((out, Saved { convolved, normed }))
+        (out, Saved { convolved, normed })
     }
 
     /// Returns the vector-Jacobian product, from the gradient of the layer's output. It has the
@@ -77,15 +76,15 @@ impl Layer {
         grad: &Matrix,
         hidden: Option<&Matrix>,
         workspace: &Workspace,
-    ) -> Result<(Vec<Vec<f32>>, Option<Matrix>)> {
+    ) -> (Vec<Vec<f32>>, Option<Matrix>) {
         let (mut of_norm, mut of_conv) = (Vec::new(), None);
         if let (Some(norm), Some(normed)) = (&self.norm, &saved.normed) {
-            let (of_parameters, of_rows) = norm.gradients(normed, grad, workspace)?;
+            let (of_parameters, of_rows) = norm.gradients(normed, grad, workspace);
             (of_norm, of_conv) = (of_parameters, Some(of_rows));
         }
         let of_out = of_conv.as_ref().unwrap_or(grad);
         let (mut gradients, mut of_hidden) =
-            self.conv.backward(&saved.convolved, of_out, hidden, workspace)?;
+            self.conv.backward(&saved.convolved, of_out, hidden, workspace);
         of_conv.into_iter().for_each(|of_conv| workspace.give_matrix(of_conv));
         gradients.append(&mut of_norm);
         if let (true, Some(of_hidden), Some(hidden)) = (self.is_residual, &mut of_hidden, hidden) {
@@ -94,7 +93,7 @@ impl Layer {
             add_scaled(&mut of_hidden.values_mut()[..own.len()], 1.0, &own);
             workspace.give(own);
         }
-        Ok((gradients, of_hidden))
+        (gradients, of_hidden)
     }
 }
 

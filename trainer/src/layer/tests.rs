@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use candle_core::Tensor;
 use lodestore_graph::{NodeId, batch::Block};
 
 use super::*;
@@ -18,12 +17,13 @@ fn layer(kind: ModelKind, options: LayerOptions) -> Layer {
     let widths = vec![3, WIDTH, WIDTH, 2];
     let spec =
         ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer: options };
-    let layer = Model::new(&spec, 3).unwrap().layers[1].clone();
+    let layer = Model::new(&spec, 3).layers[1].clone();
     let random = CounterRandom::new(8, 0);
-    for (number, var) in layer.parameters().iter().enumerate().filter(|(_, var)| var.rank() == 1) {
+    let is_vector = |(_, parameter): &(usize, &Parameter)| parameter.shape().len() == 1;
+    for (number, vector) in layer.parameters().iter().enumerate().filter(is_vector) {
         let value = |i: usize| 0.5 + random.unit((10 * number + i) as u64);
-        let values: Vec<f32> = (0..var.elem_count()).map(value).collect();
-        var.set(&Tensor::from_vec(values, var.shape(), var.device()).unwrap()).unwrap();
+        let values: Vec<f32> = (0..vector.n_elements()).map(value).collect();
+        vector.set(&values);
     }
     layer
 }
@@ -67,8 +67,7 @@ fn degree(node: NodeId) -> u32 {
 
 /// Returns the parameters as the layer has them, as f64.
 fn parameters(layer: &Layer) -> Vec<Vec<f64>> {
-    let of = |var: &Var| var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    layer.parameters().iter().map(|var| of(var).into_iter().map(f64::from).collect()).collect()
+    layer.parameters().iter().map(|parameter| wide(&parameter.read())).collect()
 }
 
 /// Returns a layer by its formulas, one element after the other.
@@ -157,8 +156,7 @@ fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
             let x = hidden(block.n_src as usize);
             let hop = Hop { block, nodes: &nodes, degree: &degree };
             let rows = Matrix::new(x.clone(), WIDTH);
-            let (out, saved) =
-                layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
+            let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout, &workspace);
             let (x, parameters) = (wide(&x), parameters(&layer));
             let expected = naive(&layer, options, block, &parameters, &x);
             assert_eq!(out.values().len(), expected.len());
@@ -168,8 +166,7 @@ fn rows_and_gradients_of_all_options_are_those_of_the_formulas() {
             }
             let grad = |(i, y): (usize, &f32)| 2.0 * ((i % 5) as f32 - 1.5) * y;
             let grad = Matrix::new(out.values().iter().enumerate().map(grad).collect(), WIDTH);
-            let (of_parameters, of_rows) =
-                layer.backward(&saved, &grad, Some(&rows), &workspace).unwrap();
+            let (of_parameters, of_rows) = layer.backward(&saved, &grad, Some(&rows), &workspace);
             let step = 1e-6;
             let check = |found: f32, up: f64, down: f64, what: &str| {
                 let expected = (up - down) / (2.0 * step);
@@ -213,8 +210,7 @@ fn gradients_of_dropped_rows_and_residuals_agree_with_differences() {
         let x = hidden(N_NODES);
         let forward = |x: &[f32]| {
             let rows = Matrix::new(x.to_vec(), WIDTH);
-            let (out, saved) =
-                layer.forward(hop, Input::Hidden(&rows), dropout, &workspace).unwrap();
+            let (out, saved) = layer.forward(hop, Input::Hidden(&rows), dropout, &workspace);
             (rows, out, saved)
         };
         let (rows, out, saved) = forward(&x);
@@ -222,7 +218,7 @@ fn gradients_of_dropped_rows_and_residuals_agree_with_differences() {
         let weight = |i: usize| (i % 5) as f32 - 1.5;
         let grad = (0..out.values().len()).map(weight).collect();
         let grad = Matrix::new(grad, WIDTH);
-        let (_, found) = layer.backward(&saved, &grad, Some(&rows), &workspace).unwrap();
+        let (_, found) = layer.backward(&saved, &grad, Some(&rows), &workspace);
         let loss = |x: &[f32]| -> f64 {
             let (_, out, _) = forward(x);
             wide(out.values()).iter().enumerate().map(|(i, y)| f64::from(weight(i)) * y).sum()
@@ -256,7 +252,7 @@ fn of_equal_elements_the_first_edges_gets_the_gradient() {
     let rows = step.product(&[0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0], 2, workspace);
     assert_eq!(rows.values(), [0.0, 0.0, 5.0, 5.0, 5.0, 5.0, 0.0, 0.0]);
     let grad = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
-    let found = step.transposed_product(&grad, 2, workspace).unwrap();
+    let found = step.transposed_product(&grad, 2, workspace);
     assert_eq!(found, [1.0, 2.0, 5.0, 6.0, 0.0, 0.0, 3.0, 4.0]);
     // Nothing hides a NaN.
     let nan = step.product(&[0.0, f32::NAN, 9.0, 1.0, 3.0, 4.0, 3.0, 4.0], 2, workspace);
@@ -297,9 +293,8 @@ fn all_options_have_the_same_bits_for_any_number_of_threads() {
                 let hop = Hop { block: &block, nodes: &nodes, degree: &degree };
                 let dropout = LayerDropout::new(0.4, 5, 1);
                 let (input, workspace) = (Input::Hidden(&rows), Workspace::default());
-                let (out, saved) = layer.forward(hop, input, dropout, &workspace).unwrap();
-                let (gradients, of_rows) =
-                    layer.backward(&saved, &out, Some(&rows), &workspace).unwrap();
+                let (out, saved) = layer.forward(hop, input, dropout, &workspace);
+                let (gradients, of_rows) = layer.backward(&saved, &out, Some(&rows), &workspace);
                 let all = [vec![out.into_values(), of_rows.unwrap().into_values()], gradients];
                 all.concat().concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
             })

@@ -1,13 +1,12 @@
 //! Rows that are mostly zeros: their non-zero elements, and products of them.
 
-use candle_core::{Result, Tensor};
 use rayon::prelude::*;
 
 use crate::{
     matrix::dropout::Mask,
     matrix::spmm::{ROWS_PER_TASK, add_scaled},
     matrix::workspace::Workspace,
-    matrix::{Matrix, with_values},
+    matrix::{Matrix, MatrixView},
 };
 
 /// Columns per parallel task: some have far more elements than others.
@@ -175,9 +174,9 @@ impl SparseRows {
     pub(crate) fn product_of(
         &self,
         values: &[f32],
-        weight: &Tensor,
+        weight: MatrixView<'_>,
         workspace: &Workspace,
-    ) -> Result<Matrix> {
+    ) -> Matrix {
         let is_kept = |(_, value): &(u32, f32)| *value != 0.0;
         self.product(weight, workspace, |row| self.row_of(row, values).filter(is_kept))
     }
@@ -185,26 +184,21 @@ impl SparseRows {
     /// Returns the product of rows of these `elements` and the weights.
     fn product<I: Iterator<Item = (u32, f32)>>(
         &self,
-        weight: &Tensor,
+        weight: MatrixView<'_>,
         workspace: &Workspace,
         elements: impl Fn(usize) -> I + Sync,
-    ) -> Result<Matrix> {
-        let (height, width) = weight.dims2()?;
-        if height != self.width {
-            candle_core::bail!("rows have {} elements, the layer expects {height}", self.width);
-        }
+    ) -> Matrix {
+        assert_eq!(self.width, weight.n_rows(), "elements of a row, rows of the weights");
+        let width = weight.width();
         let mut out = workspace.take(self.n_rows() * width);
-        with_values(weight, |weight| {
-            let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
-            rows.for_each(|(row, out)| {
-                out.fill(0.0);
-                for (column, value) in elements(row) {
-                    add_scaled(out, value, &weight[column as usize * width..][..width]);
-                }
-            });
-            Ok(())
-        })?;
-        Ok(Matrix::new(out, width))
+        let rows = out.par_chunks_exact_mut(width).enumerate().with_min_len(ROWS_PER_TASK);
+        rows.for_each(|(row, out)| {
+            out.fill(0.0);
+            for (column, value) in elements(row) {
+                add_scaled(out, value, &weight.values()[column as usize * width..][..width]);
+            }
+        });
+        Matrix::new(out, width)
     }
 
     /// Adds the transposed rows, with `values` in the place of their elements, times `other` to
@@ -277,7 +271,7 @@ impl SparseRows {
     }
 
     /// Returns the product with a weight matrix.
-    fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Matrix> {
+    fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Matrix {
         self.product(weight, workspace, |row| self.row(row))
     }
 
@@ -308,7 +302,7 @@ impl Rows {
     }
 
     /// Returns `self · weight`.
-    pub(crate) fn times(&self, weight: &Tensor, workspace: &Workspace) -> Result<Matrix> {
+    pub(crate) fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Matrix {
         match self {
             Self::Dense(rows) => rows.times(weight, workspace),
             Self::Sparse(rows) => rows.times(weight, workspace),
@@ -316,10 +310,10 @@ impl Rows {
     }
 
     /// Returns the elements of `selfᵀ · other`.
-    pub(crate) fn transposed_times(&self, other: &Matrix) -> Result<Vec<f32>> {
+    pub(crate) fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
         match self {
             Self::Dense(rows) => rows.transposed_times(other),
-            Self::Sparse(rows) => Ok(rows.transposed_times(other)),
+            Self::Sparse(rows) => rows.transposed_times(other),
         }
     }
 
@@ -336,7 +330,6 @@ impl Rows {
 pub(crate) mod tests {
     use super::*;
     use crate::random::CounterRandom;
-    use candle_core::{Device, Var};
 
     /// Returns rows of which some are empty, with one element in nine or so.
     pub(crate) fn sparse(n_rows: usize, width: usize) -> SparseRows {
@@ -362,15 +355,16 @@ pub(crate) mod tests {
         assert!((0..70).all(|row| both.row(200 + row).eq(others.row(row))));
         let (random, workspace) = (CounterRandom::new(1, 1), Workspace::default());
         let values = |n: u64| (0..n).map(|i| random.unit(i) - 0.5).collect::<Vec<f32>>();
-        let weight = Var::from_vec(values(37 * 5), (37, 5), &Device::Cpu).unwrap();
+        let weight = values(37 * 5);
+        let weight = MatrixView::new(&weight, 5);
         let grad = Matrix::new(values(270 * 5), 5);
         let mask = crate::matrix::dropout::Dropout::new(0.5, 3, 0).unwrap().mask(0..270);
         for (of_epoch, expected) in [
             (both.values().to_vec(), both.clone()),
             (both.dropped_values(&mask, &workspace), both.dropped(&mask)),
         ] {
-            let product = both.product_of(&of_epoch, &weight, &workspace).unwrap();
-            let of_dropped = expected.times(&weight, &workspace).unwrap();
+            let product = both.product_of(&of_epoch, weight, &workspace);
+            let of_dropped = expected.times(weight, &workspace);
             assert_eq!(product.values(), of_dropped.values());
             let (columns, mut sum) = (both.by_column().unwrap(), vec![1.0; 37 * 5]);
             SparseRows::add_transposed_product(&columns, &of_epoch, &grad, &mut sum);
@@ -390,7 +384,8 @@ pub(crate) mod tests {
         let dense = Rows::Dense(sparse.to_dense());
         let random = CounterRandom::new(1, 1);
         let values = |n: u64| (0..n).map(|i| random.unit(i) - 0.5).collect::<Vec<f32>>();
-        let weight = Var::from_vec(values(37 * 5), (37, 5), &Device::Cpu).unwrap();
+        let weight = values(37 * 5);
+        let weight = MatrixView::new(&weight, 5);
         let grad = Matrix::new(values(200 * 5), 5);
         let sparse = Rows::Sparse(sparse);
         let close = |a: &[f32], b: &[f32]| {
@@ -398,12 +393,9 @@ pub(crate) mod tests {
             a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
         };
         let workspace = Workspace::default();
-        let [of_sparse, of_dense] =
-            [&sparse, &dense].map(|rows| rows.times(&weight, &workspace).unwrap());
+        let [of_sparse, of_dense] = [&sparse, &dense].map(|rows| rows.times(weight, &workspace));
         close(of_sparse.values(), of_dense.values());
         let [of_sparse, of_dense] = [&sparse, &dense].map(|rows| rows.transposed_times(&grad));
-        close(&of_sparse.unwrap(), &of_dense.unwrap());
-        let narrow = Var::from_vec(vec![0.0f32; 4], (2, 2), &Device::Cpu).unwrap();
-        assert!(sparse.times(&narrow, &workspace).unwrap_err().to_string().contains("37 elements"));
+        close(&of_sparse, &of_dense);
     }
 }

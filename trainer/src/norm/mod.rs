@@ -6,14 +6,11 @@
 //! all replicas keep the same ones, and evaluation normalises by the mean of that by which workers
 //! did.
 
-use candle_core::{DType, Device, Result, Tensor, Var};
 use rayon::prelude::*;
 
 use crate::{
-    matrix::spmm::ROWS_PER_TASK,
-    matrix::workspace::Workspace,
-    matrix::{Matrix, with_values},
-    options::Norm,
+    matrix::Matrix, matrix::spmm::ROWS_PER_TASK, matrix::workspace::Workspace, options::Norm,
+    parameter::Parameter,
 };
 
 /// Added to a variance before its root is taken.
@@ -25,10 +22,10 @@ const ROWS_PER_SUM: usize = 1024;
 /// Normalisation with a scale and a shift for each column.
 #[derive(Clone, Debug)]
 pub(crate) struct NormLayer {
-    weight: Var,
-    bias: Var,
+    weight: Parameter,
+    bias: Parameter,
     /// Batch normalisation: running mean and variance.
-    running: Option<[Var; 2]>,
+    running: Option<[Parameter; 2]>,
 }
 
 /// The state that the backward pass needs.
@@ -47,15 +44,15 @@ impl NormLayer {
     pub(crate) const VARIANCE: &str = "norm_variance";
 
     /// Makes the normalisation of rows of `width`, unless `norm` is none.
-    pub(crate) fn new(norm: Norm, width: usize) -> Result<Option<Self>> {
-        let zeros = || Var::zeros(width, DType::F32, &Device::Cpu);
-        let ones = || Var::ones(width, DType::F32, &Device::Cpu);
+    pub(crate) fn new(norm: Norm, width: usize) -> Option<Self> {
+        let zeros = || Parameter::zeros(width);
+        let ones = || Parameter::new(vec![1.0; width], &[width]);
         let running = match norm {
-            Norm::None => return Ok(None),
-            Norm::Batch => Some([zeros()?, ones()?]),
+            Norm::None => return None,
+            Norm::Batch => Some([zeros(), ones()]),
             Norm::Layer => None,
         };
-        Ok(Some(Self { weight: ones()?, bias: zeros()?, running }))
+        Some(Self { weight: ones(), bias: zeros(), running })
     }
 
     /// Returns the names of the parameters of a normalisation, in their order; statistics are last.
@@ -68,7 +65,7 @@ impl NormLayer {
     }
 
     /// Returns scale and shift, and running statistics if there are any.
-    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Var> {
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = &Parameter> {
         [&self.weight, &self.bias].into_iter().chain(self.running.iter().flatten())
     }
 
@@ -78,32 +75,32 @@ impl NormLayer {
     }
 
     /// Returns the normalised rows of a training step, and what the backward pass needs.
-    pub(crate) fn forward(&self, rows: Matrix, workspace: &Workspace) -> Result<(Matrix, Normed)> {
+    pub(crate) fn forward(&self, rows: Matrix, workspace: &Workspace) -> (Matrix, Normed) {
         let normed = match &self.running {
             // One row has no variance: running statistics stay where they are.
             Some([mean, variance]) if rows.n_rows() < 2 => {
-                let running = [mean.to_vec1()?, variance.to_vec1()?];
+                let running = [mean.read().to_vec(), variance.read().to_vec()];
                 Normed { statistics: Some(running), ..by_column(rows) }
             }
             Some(_) => by_column(rows),
             None => by_row(rows),
         };
         let mut out = copy_of(&normed.unscaled, workspace);
-        self.scale(&mut out)?;
-        Ok((out, normed))
+        self.scale(&mut out);
+        (out, normed)
     }
 
     /// Normalises the rows of an evaluation: by running statistics if there are any.
-    pub(crate) fn evaluate(&self, mut rows: Matrix) -> Result<Matrix> {
+    pub(crate) fn evaluate(&self, mut rows: Matrix) -> Matrix {
         if let Some([mean, variance]) = &self.running {
-            let of = |var: &Tensor| var.to_vec1::<f32>();
-            let inverse: Vec<f32> = of(variance)?.iter().map(|&v| inverse_of(v.into())).collect();
-            move_and_scale(&mut rows, &of(mean)?, &inverse);
+            let inverse: Vec<f32> =
+                variance.read().iter().map(|&variance| inverse_of(variance.into())).collect();
+            move_and_scale(&mut rows, &mean.read(), &inverse);
         } else {
             rows = by_row(rows).unscaled;
         }
-        self.scale(&mut rows)?;
-        Ok(rows)
+        self.scale(&mut rows);
+        rows
     }
 
     /// Returns the gradients of scale and shift, and the gradient of the rows, given that of the
@@ -113,33 +110,28 @@ impl NormLayer {
         saved: &Normed,
         grad: &Matrix,
         workspace: &Workspace,
-    ) -> Result<(Vec<Vec<f32>>, Matrix)> {
+    ) -> (Vec<Vec<f32>>, Matrix) {
         let [of_bias, of_weight] =
             sums_of_columns(grad, |row, column, value| [value, value * saved.at(row, column)]);
         let narrow = |sums: &[f64]| sums.iter().map(|&sum| sum as f32).collect::<Vec<f32>>();
         let mut gradients = vec![narrow(&of_weight), narrow(&of_bias)];
         let mut of_rows = copy_of(grad, workspace);
-        with_values(&self.weight, |weight| {
-            match &saved.statistics {
-                Some(_) => saved.through_columns(&mut of_rows, weight, [&of_bias, &of_weight]),
-                None => saved.through_rows(&mut of_rows, weight),
-            }
-            Ok(())
-        })?;
+        let weight = self.weight.read();
+        match &saved.statistics {
+            Some(_) => saved.through_columns(&mut of_rows, &weight, [&of_bias, &of_weight]),
+            None => saved.through_rows(&mut of_rows, &weight),
+        }
         gradients.extend(saved.statistics.clone().into_iter().flatten());
-        Ok((gradients, of_rows))
+        (gradients, of_rows)
     }
 
-    fn scale(&self, rows: &mut Matrix) -> Result<()> {
-        with_values(&self.weight, |weight| {
-            with_values(&self.bias, |bias| {
-                for_each_row(rows, |_, row| {
-                    let scales = weight.iter().zip(bias);
-                    row.iter_mut().zip(scales).for_each(|(x, (w, b))| *x = *x * w + b);
-                });
-                Ok(())
-            })
-        })
+    fn scale(&self, rows: &mut Matrix) {
+        let weight = self.weight.read();
+        let bias = self.bias.read();
+        for_each_row(rows, |_, row| {
+            let scales = weight.iter().zip(&*bias);
+            row.iter_mut().zip(scales).for_each(|(x, (w, b))| *x = *x * w + b);
+        });
     }
 }
 

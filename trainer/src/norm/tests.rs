@@ -5,11 +5,11 @@ const WIDTH: usize = 5;
 
 /// Returns a normalisation whose parameters are neither 1 nor 0.
 fn norm(norm: Norm, width: usize) -> NormLayer {
-    let made = NormLayer::new(norm, width).unwrap().unwrap();
-    for (number, var) in made.parameters().enumerate() {
+    let made = NormLayer::new(norm, width).unwrap();
+    for (number, parameter) in made.parameters().enumerate() {
         let value = |i: usize| 0.5 + 0.3 * (i + number) as f32;
         let values: Vec<f32> = (0..width).map(value).collect();
-        var.set(&Tensor::from_vec(values, width, &Device::Cpu).unwrap()).unwrap();
+        parameter.set(&values);
     }
     made
 }
@@ -21,8 +21,8 @@ fn rows(n_rows: usize, width: usize) -> Matrix {
     Matrix::new((0..n_rows * width).map(value).collect(), width)
 }
 
-fn values(var: &Var) -> Vec<f64> {
-    var.to_vec1::<f32>().unwrap().into_iter().map(f64::from).collect()
+fn values(parameter: &Parameter) -> Vec<f64> {
+    parameter.read().iter().map(|&value| value.into()).collect()
 }
 
 /// Returns the groups of elements that are normalised together, by their places.
@@ -63,7 +63,7 @@ fn rows_are_those_of_the_formulas_and_statistics_are_of_the_step() {
         for n_rows in [2 * ROWS_PER_SUM + 7, 9, 1, 0] {
             let (made, x) = (norm(kind, WIDTH), rows(n_rows, WIDTH));
             let (expected, statistics) = naive(&made, &wide(&x), WIDTH);
-            let (found, saved) = made.forward(x, &Workspace::default()).unwrap();
+            let (found, saved) = made.forward(x, &Workspace::default());
             for (found, expected) in found.values().iter().zip(expected) {
                 assert!((f64::from(*found) - expected).abs() < 1e-3, "{kind}: {found} {expected}");
             }
@@ -94,10 +94,9 @@ fn gradients_agree_with_finite_differences_of_the_formula() {
         let loss = |made: &NormLayer, x: &[f64]| -> f64 {
             naive(made, x, width).0.iter().zip(&weights).map(|(y, w)| w * y * y).sum()
         };
-        let (out, saved) = made.forward(Matrix::new(x.clone(), width), workspace).unwrap();
+        let (out, saved) = made.forward(Matrix::new(x.clone(), width), workspace);
         let grad = out.values().iter().zip(&weights).map(|(&y, &w)| 2.0 * w as f32 * y).collect();
-        let (of_parameters, of_rows) =
-            made.gradients(&saved, &Matrix::new(grad, width), workspace).unwrap();
+        let (of_parameters, of_rows) = made.gradients(&saved, &Matrix::new(grad, width), workspace);
         let x: Vec<f64> = x.into_iter().map(f64::from).collect();
         let close = |found: f32, up: f64, down: f64| {
             let expected = (up - down) / (2.0 * step);
@@ -114,18 +113,15 @@ fn gradients_agree_with_finite_differences_of_the_formula() {
         }
         let trained = made.parameters().take(2);
         let step = 1e-2;
-        for (var, of_parameter) in trained.zip(&of_parameters) {
-            let before = var.to_vec1::<f32>().unwrap();
+        for (parameter, of_parameter) in trained.zip(&of_parameters) {
+            let before = parameter.read().to_vec();
             for (at, &found) in of_parameter.iter().enumerate() {
                 let moved = |by: f32| {
                     let mut moved = before.clone();
                     moved[at] += by;
-                    let set = |values| {
-                        var.set(&Tensor::from_vec(values, width, &Device::Cpu).unwrap()).unwrap();
-                    };
-                    set(moved);
+                    parameter.set(&moved);
                     let loss = loss(&made, &x);
-                    set(before.clone());
+                    parameter.set(&before);
                     loss
                 };
                 let expected = (moved(step) - moved(-step)) / (2.0 * f64::from(step));
@@ -142,18 +138,18 @@ fn evaluation_takes_running_statistics_and_no_others() {
     let (made, x) = (norm(Norm::Batch, WIDTH), rows(9, WIDTH));
     let [weight, bias, mean, variance]: [Vec<f64>; 4] =
         std::array::from_fn(|i| values(made.parameters().nth(i).unwrap()));
-    let found = made.evaluate(x.clone()).unwrap();
+    let found = made.evaluate(x.clone());
     for (at, (found, x)) in found.values().iter().zip(wide(&x)).enumerate() {
         let c = at % WIDTH;
         let expected = (x - mean[c]) / (variance[c] + 1e-5).sqrt() * weight[c] + bias[c];
         assert!((f64::from(*found) - expected).abs() < 1e-3, "{found} {expected}");
     }
     // A row is normalised by itself in any company.
-    let alone = made.evaluate(Matrix::new(x.rows(1).to_vec(), WIDTH)).unwrap();
+    let alone = made.evaluate(Matrix::new(x.rows(1).to_vec(), WIDTH));
     assert_eq!(alone.values(), found.rows(1));
     let of_rows = norm(Norm::Layer, WIDTH);
-    let found = of_rows.evaluate(x.clone()).unwrap();
-    assert_eq!(found.values(), of_rows.forward(x, &Workspace::default()).unwrap().0.values());
+    let found = of_rows.evaluate(x.clone());
+    assert_eq!(found.values(), of_rows.forward(x, &Workspace::default()).0.values());
 }
 
 #[test]
@@ -163,8 +159,8 @@ fn sums_have_the_same_bits_for_any_number_of_threads() {
         pool.install(|| {
             [Norm::Batch, Norm::Layer].map(|kind| {
                 let (made, workspace) = (norm(kind, WIDTH), Workspace::default());
-                let (out, saved) = made.forward(rows(5000, WIDTH), &workspace).unwrap();
-                let (of_parameters, of_rows) = made.gradients(&saved, &out, &workspace).unwrap();
+                let (out, saved) = made.forward(rows(5000, WIDTH), &workspace);
+                let (of_parameters, of_rows) = made.gradients(&saved, &out, &workspace);
                 let all = [vec![out.into_values(), of_rows.into_values()], of_parameters].concat();
                 all.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
             })
@@ -178,11 +174,11 @@ fn sums_have_the_same_bits_for_any_number_of_threads() {
 fn one_row_leaves_running_statistics_where_they_are() {
     let made = norm(Norm::Batch, WIDTH);
     let running: Vec<Vec<f32>> =
-        made.parameters().skip(2).map(|var| var.to_vec1().unwrap()).collect();
+        made.parameters().skip(2).map(|parameter| parameter.read().to_vec()).collect();
     let workspace = Workspace::default();
     for (n_rows, stay) in [(0, true), (1, true), (2, false)] {
-        let (_, saved) = made.forward(rows(n_rows, WIDTH), &workspace).unwrap();
-        let (gradients, _) = made.gradients(&saved, &rows(n_rows, WIDTH), &workspace).unwrap();
+        let (_, saved) = made.forward(rows(n_rows, WIDTH), &workspace);
+        let (gradients, _) = made.gradients(&saved, &rows(n_rows, WIDTH), &workspace);
         assert_eq!(gradients[2..] == running, stay, "{n_rows} rows");
     }
 }

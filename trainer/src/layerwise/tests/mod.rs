@@ -124,10 +124,11 @@ pub(crate) fn model_with(
 ) -> Model {
     let widths = vec![WIDTH, hidden[0], hidden[1], n_classes];
     let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 3, dropout: 0.0, layer };
-    let model = Model::new(&spec, 3).unwrap();
+    let model = Model::new(&spec, 3);
     // A bias that is not zero.
-    for var in model.parameters().iter().filter(|var| var.rank() == 1) {
-        var.set(&(var.as_tensor() + 0.1).unwrap()).unwrap();
+    for vector in model.parameters().iter().filter(|of| of.shape().len() == 1) {
+        let values: Vec<f32> = vector.read().iter().map(|value| value + 0.1).collect();
+        vector.set(&values);
     }
     model
 }
@@ -158,7 +159,7 @@ pub(crate) fn naive(model: &Model, topology: &Topology, nodes: &[NodeId]) -> Mat
     let row = |node: &NodeId| all[node.index() * WIDTH..][..WIDTH].to_vec();
     let x: Vec<f32> = batch.nodes.iter().flat_map(row).collect();
     let features = Input::Features { x: &x, width: WIDTH };
-    model.forward(hops, features, 0, &Workspace::default()).unwrap().logits().clone()
+    model.forward(hops, features, 0, &Workspace::default()).logits().clone()
 }
 
 /// Returns all results of a pass: nodes, rows, and the last progress.
@@ -297,9 +298,9 @@ fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
             Some(hidden) => Input::Hidden(hidden),
             None => Input::Features { x: &x, width: WIDTH },
         };
-        let (mut out, _) = layer.conv.forward(hop, input, dropout, &workspace).unwrap();
+        let (mut out, _) = layer.conv.forward(hop, input, dropout, &workspace);
         if let Some(norm) = &layer.norm {
-            out = norm.evaluate(out).unwrap();
+            out = norm.evaluate(out);
         }
         if let (true, Some(hidden)) = (layer.is_residual, &before) {
             let active = hidden.values().iter().map(|x| x.max(0.0));

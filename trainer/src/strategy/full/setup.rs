@@ -85,7 +85,7 @@ fn part_of(setup: &Setup<'_>, halo: Halo, part: u32, halos: &Halos) -> Result<Pa
     let inputs = Inputs::load(source, &graph, halo)?;
     let aggregator = aggregator(setup, &graph);
     let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
-    let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form)?;
+    let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form);
     let roots = roots_of(&setup.labels, &graph);
     let (workspace, pass) = (Workspace::default(), PartPass::default());
     Ok(Part { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 })

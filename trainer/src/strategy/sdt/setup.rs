@@ -105,7 +105,7 @@ pub(super) fn partition_team<'scope, 'env>(
         let range = first..setup.config.epochs as usize * turns.len();
         let budget = config.partition_bytes().map(|[left, _]| left);
         let source = partition_source(setup, config, worker);
-        let learner = setup.learner(Model::new(&setup.spec(), setup.config.seed)?);
+        let learner = setup.learner(Model::new(&setup.spec(), setup.config.seed));
         let worker_of = PartitionWorker {
             config: setup.config,
             full_partition: config.full_partition,

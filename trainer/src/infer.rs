@@ -7,6 +7,10 @@ use std::{
 };
 
 use lodestore_graph::{NodeId, PartId};
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::metric::Accuracy;
+use lodestore_models::model::Model;
 use serde::Serialize;
 
 use crate::collective::ThreadCollective;
@@ -15,13 +19,9 @@ use crate::features::FeatureRows;
 use crate::layerwise::{
     LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
 };
-use crate::matrix::Matrix;
-use crate::matrix::workspace::Workspace;
-use crate::metric::Accuracy;
-use crate::model::{Model, ModelSpec};
-use crate::model_file::ModelFile;
 use crate::options::{Metric, ModelKind, by_name};
 use crate::process_group::ProcessGroup;
+use crate::run_model;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 
@@ -91,10 +91,9 @@ impl<'a> Inference<'a> {
         infer: &InferConfig,
     ) -> Result<Self, TrainError> {
         let output = infer.output;
-        let file = ModelFile::read(path)?;
-        let config = &file.config;
+        let (file, config) = run_model::open(path)?;
         let info = sources.local.tensor(&config.feature_tensor)?;
-        let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
+        let spec = run_model::spec_of(&config, info.width as usize, file.n_classes()?);
         file.check(&spec)?;
         let model = Model::new(&spec, 0);
         let n_parameters = file.fill(&model, &spec)?;
@@ -209,15 +208,15 @@ pub fn evaluate_saved(
     graph: &TrainGraph<'_>,
     sources: &WorkerSources,
 ) -> Result<Evaluation, TrainError> {
-    let file = ModelFile::read(path)?;
+    let (file, config) = run_model::open(path)?;
     let sources = std::slice::from_ref(sources);
-    let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
+    let setup = Setup::new(&config, *graph, sources, vec![0], Some(&file))?;
     let parameters = file.fill(&setup.model, &setup.spec())?;
     let mut alone = ThreadCollective::alone();
     let group = &mut ProcessGroup::new(&mut alone);
     let Accuracy { validation: validation_accuracy, test: test_accuracy } =
         setup.evaluator()?.accuracy(&setup.model, group)?;
-    let (model, metric) = (file.config.model, file.config.metric);
+    let (model, metric) = (config.model, config.metric);
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
@@ -231,11 +230,9 @@ mod tests {
     use lodestore_graph::sampler::{Fanout, Sampler};
 
     use super::*;
-    use crate::{
-        conv::{Hop, Input, LayerDropout},
-        layerwise::tests::{N_NODES, model, naive, pass, topology},
-        matrix::dropout::Activation,
-    };
+    use crate::layerwise::tests::{N_NODES, first, model, naive, pass, topology};
+    use lodestore_models::conv::{Hop, Input, LayerDropout};
+    use lodestore_models::matrix::dropout::Activation;
 
     fn inference<'a>(
         pass: LayerPass<'a>,
@@ -354,7 +351,7 @@ mod tests {
             inference.run(&mut keep, &mut |_, _| ()).unwrap();
             let is_relu = kind != ModelKind::Gat;
             let activation = if is_relu { Activation::Relu } else { Activation::Elu };
-            let hidden = naive(&model.first(2), &topology, &all);
+            let hidden = naive(&first(&model, 2), &topology, &all);
             let expected = activation.forward(hidden.values(), None, &Workspace::default());
             assert!(is_near(&found, &expected), "{kind}");
             assert_eq!(found.iter().all(|value| *value >= 0.0), is_relu, "{kind}");

@@ -3,12 +3,12 @@
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_models::loss::Targets;
 use lodestore_store::Dtype;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
 use crate::config::TrainConfig;
 use crate::error::TrainError;
-use crate::loss::Targets;
 use crate::options::Metric;
 use crate::sources::WorkerSources;
 

@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use lodestore_graph::batch::Block;
 use lodestore_graph::rapa::DeviceProfile;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::spmm::{OwnRows, Spmm};
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::random::CounterRandom;
 
 use crate::error::{TrainError, check};
-use crate::matrix::Matrix;
-use crate::matrix::spmm::{OwnRows, Spmm};
-use crate::matrix::workspace::Workspace;
-use crate::random::CounterRandom;
 
 /// Entries of each row of the sparse matrix, or all if the matrix is smaller.
 const ENTRIES_PER_ROW: usize = 32;

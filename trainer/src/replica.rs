@@ -2,10 +2,11 @@
 
 use std::f64::consts::PI;
 
-use crate::adam::Adam;
+use lodestore_models::adam::Adam;
+use lodestore_models::model::Model;
+
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
-use crate::model::Model;
 use crate::options::{RateSchedule, WarmUp};
 
 /// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
@@ -94,14 +95,14 @@ impl LearningRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ModelSpec;
     use crate::options::UpdateOptions;
+    use crate::run_model::spec_of;
 
     fn replica(update: UpdateOptions) -> Replica {
         let (learning_rate, weight_decay, epochs) = (0.5, 0.0, 2);
         let usual = TrainConfig::default();
         let config = TrainConfig { update, learning_rate, weight_decay, epochs, ..usual };
-        let model = Model::new(&ModelSpec::new(&config, 2, 2), 1);
+        let model = Model::new(&spec_of(&config, 2, 2), 1);
         Replica::new(&model, &config, 4).unwrap()
     }
 

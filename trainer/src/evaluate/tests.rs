@@ -1,12 +1,12 @@
 use lodestore_graph::{PartId, PartitionBook};
+use lodestore_models::loss::Loss;
+use lodestore_models::metric::Accuracy;
 
 use super::*;
 use crate::collective::ThreadCollective;
 use crate::config::TrainConfig;
 use crate::layerwise::PassLimits;
 use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
-use crate::loss::Loss;
-use crate::metric::Accuracy;
 use crate::options::ModelKind;
 
 #[test]

@@ -10,7 +10,6 @@
 //! processes and threads.
 
 mod chunks;
-mod messages;
 mod nodes;
 mod rows;
 mod work;
@@ -20,15 +19,15 @@ use std::{cmp::Ordering, io, sync::Arc};
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, topology::Topology};
+use lodestore_models::conv::Hop;
+use lodestore_models::layer::Layer;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::workspace::Workspace;
 use rayon::{ThreadPool, prelude::*};
 
-use crate::conv::Hop;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::layer::Layer;
-use crate::matrix::Matrix;
-use crate::matrix::sparse::Rows;
-use crate::matrix::workspace::Workspace;
 use crate::process_group::{ProcessGroup, RowsTo};
 use crate::worker_thread::thread_pool;
 pub(crate) use chunks::Owners;

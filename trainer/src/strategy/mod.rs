@@ -18,8 +18,8 @@ use lodestore_graph::{
     NodeId, PartitionBook,
     sampler::{Deal, RootPlan, epoch_order},
 };
+use lodestore_models::adam::ReplicaState;
 
-use crate::adam::ReplicaState;
 use crate::checkpoint::Computation;
 use crate::config::{Roots, Strategy, TrainConfig};
 use crate::error::{TrainError, check};

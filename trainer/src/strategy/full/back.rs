@@ -4,18 +4,17 @@
 //! travel. The second does what does not wait for other partitions. The third does the rest, with
 //! the gradients that have arrived.
 
+use lodestore_models::conv::{Conv, gat::Gat};
+use lodestore_models::layer::Layer;
+use lodestore_models::linear::Linear;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::spmm::add_scaled;
+
 use super::{
     operator::Side,
     part::{Aggregator, Part, form_of, neighbour_weight, own_weight},
     plan::{LayerPlan, Travels},
-};
-use crate::{
-    conv::{Conv, gat::Gat},
-    layer::Layer,
-    linear::Linear,
-    matrix::Matrix,
-    matrix::sparse::Rows,
-    matrix::spmm::add_scaled,
 };
 
 impl Part {

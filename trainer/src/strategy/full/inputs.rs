@@ -8,15 +8,15 @@ use lodestore_client::PullKind;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_models::matrix::dropout::Mask;
+use lodestore_models::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::matrix::{Matrix, MatrixView, first_not_finite};
 
 use super::graph::PartGraph;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::matrix::dropout::Mask;
-use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
-use crate::matrix::workspace::Workspace;
-use crate::matrix::{Matrix, MatrixView, first_not_finite};
 use crate::sources::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.

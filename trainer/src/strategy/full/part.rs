@@ -3,29 +3,28 @@
 
 use std::{sync::Arc, time::Instant};
 
+use lodestore_models::attention::Entries;
+use lodestore_models::conv::{
+    Conv, LayerDropout,
+    gat::{Attended, Gat},
+};
+use lodestore_models::largest::{Largest, Winners};
+use lodestore_models::layer::Layer;
+use lodestore_models::linear::Linear;
+use lodestore_models::loss::{Loss, Targets};
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::dropout::Mask;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::spmm::{OwnRows, add_scaled};
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::norm::Normed;
+use lodestore_models::parameter::Values;
+
 use super::{
     graph::PartGraph,
     inputs::{EpochRows, Inputs},
     operator::{Destinations, Form, Operator, Sources},
     plan::{LayerPlan, Travels},
-};
-use crate::{
-    attention::Entries,
-    conv::{
-        Conv, LayerDropout,
-        gat::{Attended, Gat},
-    },
-    largest::{Largest, Winners},
-    layer::Layer,
-    linear::Linear,
-    loss::{Loss, Targets},
-    matrix::Matrix,
-    matrix::dropout::Mask,
-    matrix::sparse::Rows,
-    matrix::spmm::{OwnRows, add_scaled},
-    matrix::workspace::Workspace,
-    norm::Normed,
-    parameter::Values,
 };
 
 /// A partition with what an epoch leaves to the next.

@@ -1,6 +1,9 @@
 //! Rows of each layer that travel between partitions.
 
-use crate::{conv::Conv, layer::Layer, options::Aggregation};
+use lodestore_models::conv::Conv;
+use lodestore_models::layer::Layer;
+
+use crate::options::Aggregation;
 
 /// Rows of a layer that travel: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +69,9 @@ fn travels(conv: &Conv, in_width: usize, of_features: Option<FeatureForm>) -> (T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, ModelSpec};
     use crate::options::LayerOptions;
     use crate::options::ModelKind;
+    use lodestore_models::model::{Model, ModelSpec};
 
     fn plans(kind: ModelKind, widths: &[usize], features: FeatureForm) -> Vec<(Travels, usize)> {
         let layer = LayerOptions::default();

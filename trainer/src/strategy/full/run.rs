@@ -4,10 +4,10 @@ use std::{borrow::Cow, thread::Scope, time::Instant};
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::{NodeId, sampler::batch_seed};
+use lodestore_models::adam::ReplicaState;
 
 use super::config::FullConfig;
 use super::team::{Fault, FullTeam, PartFigures, Passed};
-use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;

@@ -6,6 +6,10 @@ use std::{
 };
 
 use lodestore_client::load_stats::LoadStats;
+use lodestore_models::conv::LayerDropout;
+use lodestore_models::layer::Layer;
+use lodestore_models::loss::worst_row;
+use lodestore_models::model::Model;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +21,7 @@ use super::{
 };
 use crate::collective::Term;
 use crate::config::Halo;
-use crate::conv::LayerDropout;
 use crate::error::TrainError;
-use crate::layer::Layer;
-use crate::loss::worst_row;
-use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::step_outcome::{MemberStats, exact};
 

@@ -7,6 +7,7 @@ use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
+use lodestore_models::random::CounterRandom;
 use lodestore_store::Dtype;
 
 use super::team::FullTeam;
@@ -14,7 +15,6 @@ use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
 use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::process_group::ProcessGroup;
-use crate::random::CounterRandom;
 use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, mem::take, thread::Scope, time::Instant};
 
+use lodestore_models::adam::ReplicaState;
+
 use super::{
     average::Shares,
     config::SdtConfig,
@@ -10,7 +12,6 @@ use super::{
     team::PartitionTeam,
     worker::PartitionFigures,
 };
-use crate::adam::ReplicaState;
 use crate::checkpoint::Checkpoints;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;

@@ -10,11 +10,11 @@ use lodestore_graph::{
     NodeId,
     sampler::{Fanout, RootPlan, Sampler, epoch_order},
 };
+use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize};
 
 use super::average::check_finite;
 use super::load::{Ready, Turns};
-use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::Replica;

@@ -7,14 +7,15 @@ use crate::{
 
 /// `x · weight`.
 #[derive(Clone, Debug)]
-pub(crate) struct Projection(Parameter);
+pub struct Projection(Parameter);
 
 /// `x · weight + bias`.
 #[derive(Clone, Debug)]
-pub(crate) struct Linear {
-    pub(crate) projection: Projection,
+pub struct Linear {
+    /// The weights.
+    pub projection: Projection,
     /// Shape (out_width,).
-    pub(crate) bias: Parameter,
+    pub bias: Parameter,
 }
 
 impl Projection {
@@ -26,23 +27,23 @@ impl Projection {
     }
 
     /// Returns `x · weight`.
-    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
+    pub fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
         x.times(self.0.read().matrix(), workspace)
     }
 
     /// Returns the gradient of the weights, given that of the output for `x`.
-    pub(crate) fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Vec<f32> {
+    pub fn weight_gradient(&self, x: &Rows, grad: &Matrix) -> Vec<f32> {
         x.transposed_times(grad)
     }
 
     /// Returns the gradient of the rows, given that of their output.
-    pub(crate) fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Matrix {
+    pub fn row_gradient(&self, grad: &Matrix, workspace: &Workspace) -> Matrix {
         grad.times_transposed(self.0.read().matrix(), workspace)
     }
 
     /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
-    pub(crate) fn weight(&self) -> &Parameter {
+    pub fn weight(&self) -> &Parameter {
         &self.0
     }
 }
@@ -56,25 +57,25 @@ impl Linear {
     }
 
     /// Returns `x · weight + bias`.
-    pub(crate) fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
+    pub fn forward(&self, x: &Rows, workspace: &Workspace) -> Matrix {
         let mut out = self.projection.forward(x, workspace);
         self.add_bias(&mut out);
         out
     }
 
     /// Adds the bias to every row.
-    pub(crate) fn add_bias(&self, rows: &mut Matrix) {
+    pub fn add_bias(&self, rows: &mut Matrix) {
         rows.add_to_rows(&self.bias.read());
     }
 
     /// Returns the gradients of weights and bias, given that of the output for `x`.
-    pub(crate) fn gradients(&self, x: &Rows, grad: &Matrix) -> Vec<Vec<f32>> {
+    pub fn gradients(&self, x: &Rows, grad: &Matrix) -> Vec<Vec<f32>> {
         vec![self.projection.weight_gradient(x, grad), grad.sum_of_rows()]
     }
 
     /// Returns the weights, of shape (in_width, out_width).
     #[must_use]
-    pub(crate) fn weight(&self) -> &Parameter {
+    pub fn weight(&self) -> &Parameter {
         self.projection.weight()
     }
 }

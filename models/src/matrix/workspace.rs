@@ -19,7 +19,7 @@ const IDLE_STEPS: u32 = 2;
 /// Memory that a worker's matrices share over time. Each step takes what it needs and returns it
 /// back; there is never more than its matrices took together.
 #[derive(Debug, Default)]
-pub(crate) struct Workspace {
+pub struct Workspace {
     free: RefCell<Vec<Idle>>,
 }
 
@@ -31,7 +31,7 @@ struct Idle {
 
 impl Workspace {
     /// Returns `len` elements of any values.
-    pub(crate) fn take(&self, len: usize) -> Vec<f32> {
+    pub fn take(&self, len: usize) -> Vec<f32> {
         let mut free = self.free.borrow_mut();
         let fits = |idle: &Idle| {
             let capacity = idle.memory.capacity();
@@ -54,40 +54,40 @@ impl Workspace {
     }
 
     /// Returns a copy of `values`.
-    pub(crate) fn copy(&self, values: &[f32]) -> Vec<f32> {
+    pub fn copy(&self, values: &[f32]) -> Vec<f32> {
         let mut copy = self.take(values.len());
         copy.copy_from_slice(values);
         copy
     }
 
     /// Takes memory back.
-    pub(crate) fn give(&self, memory: Vec<f32>) {
+    pub fn give(&self, memory: Vec<f32>) {
         if memory.capacity() >= LEAST_ELEMENTS {
             self.free.borrow_mut().push(Idle { memory, n_steps: 0 });
         }
     }
 
     /// Takes the memory of a matrix back.
-    pub(crate) fn give_matrix(&self, matrix: Matrix) {
+    pub fn give_matrix(&self, matrix: Matrix) {
         self.give(matrix.into_values());
     }
 
     /// Takes the memory of rows back.
-    pub(crate) fn give_rows(&self, rows: Rows) {
+    pub fn give_rows(&self, rows: Rows) {
         if let Rows::Dense(rows) = rows {
             self.give_matrix(rows);
         }
     }
 
     /// Ends a step: drops memory that it and those before have not used.
-    pub(crate) fn end_step(&self) {
+    pub fn end_step(&self) {
         let mut free = self.free.borrow_mut();
         free.retain(|idle| idle.n_steps < IDLE_STEPS);
         free.iter_mut().for_each(|idle| idle.n_steps += 1);
     }
 
     /// Drops all memory.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.free.borrow_mut().clear();
     }
 }

@@ -19,7 +19,7 @@ const NO_EDGE: u32 = u32::MAX;
 /// neighbours' rows, or zeros without neighbours. Among equal elements that of the first edge
 /// counts, so that the gradient is one edge's. NaN is larger than any number.
 #[derive(Clone, Debug)]
-pub(crate) struct Largest {
+pub struct Largest {
     block: Arc<Block>,
     /// The edges by source, once a gradient has needed them.
     by_source: OnceLock<BySource<u32>>,
@@ -27,20 +27,16 @@ pub(crate) struct Largest {
 
 /// The edge that each element of a destination came by.
 #[derive(Debug)]
-pub(crate) struct Winners(Vec<u32>);
+pub struct Winners(Vec<u32>);
 
 impl Largest {
-    pub(crate) fn new(block: Arc<Block>) -> Self {
+    /// Returns the step over the edges of `block`.
+    pub fn new(block: Arc<Block>) -> Self {
         Self { block, by_source: OnceLock::new() }
     }
 
     /// Returns rows of twice the `width` of `x`, and the edges that their elements came by.
-    pub(crate) fn product(
-        &self,
-        x: &[f32],
-        width: usize,
-        workspace: &Workspace,
-    ) -> (Vec<f32>, Winners) {
+    pub fn product(&self, x: &[f32], width: usize, workspace: &Workspace) -> (Vec<f32>, Winners) {
         let n_dst = self.block.n_dst as usize;
         let mut out = workspace.take(n_dst * 2 * width);
         let mut winners = vec![NO_EDGE; n_dst * width];
@@ -65,7 +61,7 @@ impl Largest {
 
     /// Returns the product of sparse rows, after dropout by `mask` of the result. An element that
     /// one of the neighbours lacks is a zero of that one.
-    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
+    pub fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
         let width = x.width();
         let first_of_tasks = (0..self.block.n_dst as usize).into_par_iter().step_by(ROWS_PER_TASK);
         let pieces = first_of_tasks.map(|first| {
@@ -108,7 +104,7 @@ impl Largest {
 
     /// Returns the gradient of the input rows from that of the output rows. Each row is summed by
     /// one thread, in the order in which a walk over destinations would add to it.
-    pub(crate) fn transposed_product(
+    pub fn transposed_product(
         &self,
         winners: &Winners,
         grad: &[f32],

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use lodestore_graph::{NodeId, batch::Block};
 
-use crate::config::TrainConfig;
 use crate::conv::gat::{Gat, Heads};
 use crate::conv::{Conv, Hop, Input, LayerDropout};
-use crate::error::{TrainError, check};
 use crate::layer::{Layer, Saved};
 use crate::linear::Linear;
 use crate::matrix::Matrix;
@@ -16,66 +14,57 @@ use crate::norm::NormLayer;
 use crate::options::{LayerOptions, ModelKind, Norm};
 use crate::parameter::Parameter;
 
+/// Most layers of a model.
+pub const MAX_LAYERS: usize = 64;
+
 /// Most parameters of a model, so that its file has less than 4 GiB.
-const MAX_PARAMETERS: u64 = 1_000_000_000;
+pub const MAX_PARAMETERS: u64 = 1_000_000_000;
 
 /// The shape of a model.
 #[derive(Clone, Debug)]
-pub(crate) struct ModelSpec {
-    pub(crate) kind: ModelKind,
+pub struct ModelSpec {
+    /// Kind of the layers.
+    pub kind: ModelKind,
     /// Features, hidden rows, classes: one more than layers.
-    pub(crate) widths: Vec<usize>,
+    pub widths: Vec<usize>,
     /// Attention heads of all layers but the last; hidden widths are multiples of it.
-    pub(crate) n_heads: usize,
+    pub n_heads: usize,
     /// Attention heads of the last layer.
-    pub(crate) n_output_heads: usize,
+    pub n_output_heads: usize,
     /// In [0, 1): of what each layer transforms or aggregates, and of attention coefficients.
-    pub(crate) dropout: f32,
-    pub(crate) layer: LayerOptions,
+    pub dropout: f32,
+    /// Aggregation, normalisation and residuals of layers.
+    pub layer: LayerOptions,
 }
 
 /// Layers with an activation and dropout between them; the last returns one logit per class.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub struct Model {
     /// The one that reads features first.
-    pub(crate) layers: Vec<Layer>,
+    pub layers: Vec<Layer>,
     /// The share of elements that layers drop.
-    pub(crate) dropout: f32,
+    pub dropout: f32,
 }
 
 /// A forward pass: the rows at each boundary between layers, and what each layer saved.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub struct Pass {
     outputs: Vec<Matrix>,
     saved: Vec<Saved>,
 }
 
 /// The edges of all layers of a batch.
 #[derive(Clone, Copy)]
-pub(crate) struct Hops<'a> {
+pub struct Hops<'a> {
     /// One per layer.
-    pub(crate) blocks: &'a [Arc<Block>],
-    pub(crate) nodes: &'a [NodeId],
+    pub blocks: &'a [Arc<Block>],
+    /// At least the sources of each block.
+    pub nodes: &'a [NodeId],
     /// In-degrees in the whole graph.
-    pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
+    pub degree: &'a dyn Fn(NodeId) -> u32,
 }
 
 impl ModelSpec {
-    /// Returns the shape of a run's model for features of `width`.
-    pub(crate) fn new(config: &TrainConfig, width: usize, n_classes: usize) -> Self {
-        let mut widths = vec![config.hidden; config.fanouts.len() + 1];
-        widths[0] = width;
-        widths[config.fanouts.len()] = n_classes;
-        Self {
-            kind: config.model,
-            widths,
-            n_heads: config.n_heads,
-            n_output_heads: config.n_output_heads,
-            dropout: config.dropout,
-            layer: config.layer,
-        }
-    }
-
     /// Returns the normalisation of layer `index`.
     fn norm(&self, index: usize) -> Norm {
         if index + 2 < self.widths.len() { self.layer.norm } else { Norm::None }
@@ -116,31 +105,17 @@ impl ModelSpec {
     }
 
     /// Returns the number of parameters, or the largest number if it is past that.
-    fn n_parameters(&self) -> u64 {
+    #[must_use]
+    pub fn n_parameters(&self) -> u64 {
         let product = |n: u64, &width: &usize| n.saturating_mul(width as u64);
         let of_one = |(_, shape): (_, Vec<usize>)| shape.iter().fold(1, product);
         self.shapes().into_iter().map(of_one).fold(0, u64::saturating_add)
     }
-
-    /// Fails for a model of more than [`MAX_PARAMETERS`].
-    pub(crate) fn check_size(&self) -> Result<(), TrainError> {
-        let found = self.n_parameters();
-        let expected = format!(
-            "of at most {MAX_PARAMETERS} parameters (--hidden, --heads, --output-heads, --fanout)"
-        );
-        check(found <= MAX_PARAMETERS, "model", &expected, found)
-    }
-}
-
-/// Returns the number of parameters of a run's model for features of `width`.
-#[must_use]
-pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> u64 {
-    ModelSpec::new(config, width, n_classes).n_parameters()
 }
 
 impl Model {
     /// Returns a model whose parameters are a function of `seed`.
-    pub(crate) fn new(spec: &ModelSpec, seed: u64) -> Self {
+    pub fn new(spec: &ModelSpec, seed: u64) -> Self {
         let n_layers = spec.widths.len() - 1;
         let layer = |(index, widths): (usize, &[usize])| {
             let (in_width, out_width, stream) = (widths[0], widths[1], index as u64);
@@ -168,12 +143,12 @@ impl Model {
 
     /// Returns all parameters, in a fixed order.
     #[must_use]
-    pub(crate) fn parameters(&self) -> Vec<Parameter> {
+    pub fn parameters(&self) -> Vec<Parameter> {
         self.layers.iter().flat_map(Layer::parameters).collect()
     }
 
     /// Returns whether each parameter is a running statistic, in the same order.
-    pub(crate) fn are_statistics(&self) -> Vec<bool> {
+    pub fn are_statistics(&self) -> Vec<bool> {
         let of_layer = |layer: &Layer| {
             let (n_all, n_statistics) = (layer.parameters().len(), layer.n_statistics());
             (0..n_all).map(move |number| number >= n_all - n_statistics)
@@ -181,14 +156,8 @@ impl Model {
         self.layers.iter().flat_map(of_layer).collect()
     }
 
-    /// Returns a model of the first `n_layers` layers.
-    #[cfg(test)]
-    pub(crate) fn first(&self, n_layers: usize) -> Self {
-        Self { layers: self.layers[..n_layers].to_vec(), dropout: self.dropout }
-    }
-
     /// Runs all layers on the input rows `features`, with the dropout masks of `dropout_seed`.
-    pub(crate) fn forward(
+    pub fn forward(
         &self,
         hops: Hops<'_>,
         features: Input<'_>,
@@ -211,7 +180,7 @@ impl Model {
 
     /// Returns the gradients of all parameters, in their order, from that of the logits. Memory
     /// that a layer saved goes back to the workspace once its gradients are known.
-    pub(crate) fn backward(
+    pub fn backward(
         &self,
         mut pass: Pass,
         mut grad: Matrix,
@@ -236,7 +205,7 @@ impl Model {
 
 impl Pass {
     /// Returns the last layer's output: logits of shape (n_roots, n_classes).
-    pub(crate) fn logits(&self) -> &Matrix {
+    pub fn logits(&self) -> &Matrix {
         let Some(logits) = self.outputs.last() else { unreachable!("a model has a layer") };
         logits
     }
@@ -244,7 +213,7 @@ impl Pass {
 
 impl<'a> Hops<'a> {
     /// Returns the edges of one layer.
-    pub(crate) fn of_layer(self, layer: usize) -> Hop<'a> {
+    pub fn of_layer(self, layer: usize) -> Hop<'a> {
         Hop { block: &self.blocks[layer], nodes: self.nodes, degree: self.degree }
     }
 }

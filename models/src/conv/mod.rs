@@ -1,6 +1,6 @@
 //! The convolution of one layer, of any kind: a call with its own vector-Jacobian product.
 
-pub(crate) mod gat;
+pub mod gat;
 mod weights;
 
 use std::sync::Arc;
@@ -30,27 +30,36 @@ const ATTENTION_STREAM: u64 = 1 << 32;
 /// fewer destinations than sources, so the matrix product gets the smaller side. Attention needs
 /// transformed rows, so GAT transforms first.
 #[derive(Clone, Debug)]
-pub(crate) enum Conv {
+pub enum Conv {
+    /// GraphSAGE: weights of own rows above those of aggregated ones.
     Sage(Linear, Aggregation),
+    /// Graph convolution.
     Gcn(Linear),
+    /// Graph attention.
     Gat(Gat),
 }
 
 /// The edges that one layer's messages take.
 #[derive(Clone, Copy)]
-pub(crate) struct Hop<'a> {
-    pub(crate) block: &'a Arc<Block>,
+pub struct Hop<'a> {
+    /// Edges between the places of nodes.
+    pub block: &'a Arc<Block>,
     /// At least the block's sources.
-    pub(crate) nodes: &'a [NodeId],
+    pub nodes: &'a [NodeId],
     /// In-degrees in the whole graph.
-    pub(crate) degree: &'a dyn Fn(NodeId) -> u32,
+    pub degree: &'a dyn Fn(NodeId) -> u32,
 }
 
 /// The rows of the block's sources.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Input<'a> {
+pub enum Input<'a> {
     /// Those of the first layer, which need no gradient.
-    Features { x: &'a [f32], width: usize },
+    Features {
+        /// All elements, row by row.
+        x: &'a [f32],
+        /// Elements of a row.
+        width: usize,
+    },
     /// The same where they are mostly zeros.
     Sparse(&'a SparseRows),
     /// The output of the layer before, still without its activation.
@@ -76,29 +85,29 @@ pub(crate) enum Step {
 
 /// Elements that a layer drops in one step.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LayerDropout {
+pub struct LayerDropout {
     /// Elements of what the layer transforms or aggregates.
-    pub(crate) rows: Option<Dropout>,
+    pub rows: Option<Dropout>,
     /// Attention coefficients.
-    pub(crate) coefficients: Option<Dropout>,
+    pub coefficients: Option<Dropout>,
 }
 
 impl LayerDropout {
     /// Returns the dropout of layer `layer` in the step of `seed`.
-    pub(crate) fn new(rate: f32, seed: u64, layer: u64) -> Self {
+    pub fn new(rate: f32, seed: u64, layer: u64) -> Self {
         let of_stream = |stream| Dropout::new(rate, seed, stream);
         Self { rows: of_stream(layer), coefficients: of_stream(ATTENTION_STREAM | layer) }
     }
 
     /// Returns the mask of the rows of `nodes`.
-    pub(crate) fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
+    pub fn of_rows(&self, nodes: &[NodeId]) -> Option<Mask> {
         self.rows.map(|dropout| dropout.mask(nodes.iter().map(|node| node.0.into())))
     }
 }
 
 impl Conv {
     /// Returns all parameters, in a fixed order.
-    pub(crate) fn parameters(&self) -> Vec<Parameter> {
+    pub fn parameters(&self) -> Vec<Parameter> {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => {
                 vec![linear.weight().clone(), linear.bias.clone()]
@@ -108,7 +117,7 @@ impl Conv {
     }
 
     /// Returns the width of the layer's rows.
-    pub(crate) fn out_width(&self) -> usize {
+    pub fn out_width(&self) -> usize {
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.width(),
             Self::Gat(gat) => gat.parameters()[3].width(),
@@ -206,7 +215,7 @@ impl Hop<'_> {
     }
 
     /// Returns a key of each attention entry: its destination and its source.
-    pub(crate) fn entry_keys(&self) -> impl Iterator<Item = u64> {
+    pub fn entry_keys(&self) -> impl Iterator<Item = u64> {
         let edges = self.block.offsets.windows(2).zip(0..);
         edges.flat_map(|(bounds, dst)| {
             let sources = &self.block.sources[bounds[0] as usize..bounds[1] as usize];

@@ -15,7 +15,7 @@ const ELEMENTS_PER_TASK: usize = 1 << 14;
 /// An element's draw depends on the step's seed, the layer, the key of its row and its column
 /// alone. Rows are keyed by their nodes, so a node drops the same in any batch, worker or place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dropout {
+pub struct Dropout {
     /// The stream of one layer in one step.
     random: CounterRandom,
     /// Draws out of 65 536 that drop an element.
@@ -24,7 +24,7 @@ pub(crate) struct Dropout {
 
 /// Dropout of given rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Mask {
+pub struct Mask {
     dropout: Dropout,
     /// One key for each row.
     keys: Vec<u64>,
@@ -32,7 +32,7 @@ pub(crate) struct Mask {
 
 /// Map of an element before dropout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
+pub enum Activation {
     /// `max(x, 0)`.
     Relu,
     /// `x` where it is positive, `exp(x) - 1` elsewhere (Clevert et al. 2016, equation 15).
@@ -62,7 +62,7 @@ impl Dropout {
     }
 
     /// Returns the mask of rows with these keys.
-    pub(crate) fn mask(self, keys: impl Iterator<Item = u64>) -> Mask {
+    pub fn mask(self, keys: impl Iterator<Item = u64>) -> Mask {
         Mask { dropout: self, keys: keys.collect() }
     }
 }
@@ -70,7 +70,7 @@ impl Dropout {
 impl Mask {
     /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Among
     /// these it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
-    pub(crate) fn push_row(
+    pub fn push_row(
         &self,
         row: usize,
         elements: impl Iterator<Item = (u32, f32)>,
@@ -100,7 +100,7 @@ impl Mask {
     }
 
     /// Drops elements of `values`, rows of equal width.
-    pub(crate) fn apply(&self, values: &mut [f32]) {
+    pub fn apply(&self, values: &mut [f32]) {
         let width = self.width(values.len());
         let rows = values.par_chunks_exact_mut(width).zip(&*self.keys);
         rows.with_min_len(ROWS_PER_TASK).for_each(|(row, &key)| self.dropout.apply(key, row));
@@ -114,7 +114,7 @@ impl Mask {
 
 impl Activation {
     /// Returns the rows `x` after the activation and dropout by `mask`.
-    pub(crate) fn forward(self, x: &[f32], mask: Option<&Mask>, workspace: &Workspace) -> Vec<f32> {
+    pub fn forward(self, x: &[f32], mask: Option<&Mask>, workspace: &Workspace) -> Vec<f32> {
         let mut out = workspace.take(x.len());
         let Some(mask) = mask else {
             let pieces = out.par_chunks_mut(ELEMENTS_PER_TASK).zip(x.par_chunks(ELEMENTS_PER_TASK));
@@ -131,7 +131,7 @@ impl Activation {
     }
 
     /// Turns the gradient of the output for `x` into that of `x`.
-    pub(crate) fn backward(self, x: &[f32], mask: Option<&Mask>, grad: &mut [f32]) {
+    pub fn backward(self, x: &[f32], mask: Option<&Mask>, grad: &mut [f32]) {
         let Some(mask) = mask else {
             let pieces =
                 grad.par_chunks_mut(ELEMENTS_PER_TASK).zip(x.par_chunks(ELEMENTS_PER_TASK));

@@ -8,17 +8,19 @@ use crate::{
 
 /// The metric on both splits; absent for an empty one, or one that is not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Accuracy {
-    pub(crate) validation: Option<f64>,
-    pub(crate) test: Option<f64>,
+pub struct Accuracy {
+    /// The metric of the validation nodes.
+    pub validation: Option<f64>,
+    /// The metric of the test nodes.
+    pub test: Option<f64>,
 }
 
 /// Logits of nodes as they come, summed up for a metric.
 ///
 /// Memory: for [`Metric::RocAuc`] 8 bytes for each label of each measured node, twice that while
-/// vectors grow; else nothing. It is no part of [`crate::config::TrainConfig::evaluation_bytes`].
+/// vectors grow; else nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Measure {
+pub struct Measure {
     metric: Metric,
     n_nodes: u64,
     n_right: u64,
@@ -30,12 +32,13 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    pub(crate) fn new(metric: Metric) -> Self {
+    /// Returns the measure without nodes.
+    pub fn new(metric: Metric) -> Self {
         Self { metric, ..Self::default() }
     }
 
     /// Adds a node by its number in `logits` and `targets`.
-    pub(crate) fn add(&mut self, number: usize, logits: &Matrix, targets: &Targets) {
+    pub fn add(&mut self, number: usize, logits: &Matrix, targets: &Targets) {
         let row = &logits.values()[number * logits.width()..][..logits.width()];
         self.n_nodes += 1;
         match targets {
@@ -62,7 +65,7 @@ impl Measure {
     }
 
     /// Returns the metric; none without nodes, or where no label distinguishes any.
-    pub(crate) fn value(self) -> Option<f64> {
+    pub fn value(self) -> Option<f64> {
         if self.n_nodes == 0 {
             return None;
         }

@@ -21,7 +21,7 @@ const ROWS_PER_SUM: usize = 1024;
 
 /// Normalisation with a scale and a shift for each column.
 #[derive(Clone, Debug)]
-pub(crate) struct NormLayer {
+pub struct NormLayer {
     weight: Parameter,
     bias: Parameter,
     /// Batch normalisation: running mean and variance.
@@ -30,7 +30,7 @@ pub(crate) struct NormLayer {
 
 /// The state that the backward pass needs.
 #[derive(Debug)]
-pub(crate) struct Normed {
+pub struct Normed {
     /// Rows before scale and shift.
     unscaled: Matrix,
     /// One over the standard deviation, of each column or of each row.
@@ -75,7 +75,7 @@ impl NormLayer {
     }
 
     /// Returns the normalised rows of a training step, and what the backward pass needs.
-    pub(crate) fn forward(&self, rows: Matrix, workspace: &Workspace) -> (Matrix, Normed) {
+    pub fn forward(&self, rows: Matrix, workspace: &Workspace) -> (Matrix, Normed) {
         let normed = match &self.running {
             // One row has no variance: running statistics stay where they are.
             Some([mean, variance]) if rows.n_rows() < 2 => {
@@ -91,7 +91,7 @@ impl NormLayer {
     }
 
     /// Normalises the rows of an evaluation: by running statistics if there are any.
-    pub(crate) fn evaluate(&self, mut rows: Matrix) -> Matrix {
+    pub fn evaluate(&self, mut rows: Matrix) -> Matrix {
         if let Some([mean, variance]) = &self.running {
             let inverse: Vec<f32> =
                 variance.read().iter().map(|&variance| inverse_of(variance.into())).collect();
@@ -105,7 +105,7 @@ impl NormLayer {
 
     /// Returns the gradients of scale and shift, and the gradient of the rows, given that of the
     /// output. The step's statistics, if there are any, follow scale and shift.
-    pub(crate) fn gradients(
+    pub fn gradients(
         &self,
         saved: &Normed,
         grad: &Matrix,
@@ -173,7 +173,7 @@ impl Normed {
     }
 
     /// Returns the rows, whose memory is no longer needed.
-    pub(crate) fn into_rows(self) -> Matrix {
+    pub fn into_rows(self) -> Matrix {
         self.unscaled
     }
 }

@@ -11,7 +11,7 @@ use gemm::{Parallelism, gemm};
 
 /// A matrix where it lies, row by row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MatrixView<'a> {
+pub struct MatrixView<'a> {
     values: &'a [f32],
     n_rows: usize,
     width: usize,
@@ -34,24 +34,24 @@ impl<'a> MatrixView<'a> {
     /// # Panics
     ///
     /// The last row is not whole.
-    pub(crate) fn new(values: &'a [f32], width: usize) -> Self {
+    pub fn new(values: &'a [f32], width: usize) -> Self {
         let n_rows = values.len() / width.max(1);
         assert_eq!(n_rows * width, values.len(), "whole rows of {width} elements");
         Self { values, n_rows, width }
     }
 
     /// Returns the number of rows.
-    pub(crate) fn n_rows(self) -> usize {
+    pub fn n_rows(self) -> usize {
         self.n_rows
     }
 
     /// Returns the elements of a row.
-    pub(crate) fn width(self) -> usize {
+    pub fn width(self) -> usize {
         self.width
     }
 
     /// Returns all elements, row by row.
-    pub(crate) fn values(self) -> &'a [f32] {
+    pub fn values(self) -> &'a [f32] {
         self.values
     }
 

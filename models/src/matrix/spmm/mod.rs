@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// Rows per parallel task; fewer would cost more to hand out than to compute.
-pub(crate) const ROWS_PER_TASK: usize = 64;
+pub const ROWS_PER_TASK: usize = 64;
 
 /// One message-passing step over a block.
 ///
 /// Every output row is summed by one thread, in the order of the block's edges. So the result does
 /// not depend on the number of threads.
 #[derive(Clone, Debug)]
-pub(crate) struct Spmm {
+pub struct Spmm {
     block: Arc<Block>,
     edge_weights: Arc<[f32]>,
     own_rows: OwnRows,
@@ -30,7 +30,7 @@ pub(crate) struct Spmm {
 
 /// Treatment of a destination's own row.
 #[derive(Clone, Debug)]
-pub(crate) enum OwnRows {
+pub enum OwnRows {
     /// It is before the sum: rows of width 2·d (GraphSAGE, algorithm 1, line 5).
     Beside,
     /// It is added with this weight, one per destination: rows of width d (GCN's self loop).
@@ -39,7 +39,7 @@ pub(crate) enum OwnRows {
 
 /// Edges of each source, in the order of the block: by rising destination.
 #[derive(Clone, Debug)]
-pub(crate) struct BySource<T> {
+pub struct BySource<T> {
     /// Edges of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
     ends: Vec<u32>,
     /// Destination and weight.
@@ -48,7 +48,7 @@ pub(crate) struct BySource<T> {
 
 impl OwnRows {
     /// Returns the elements of an output row when an input row has `width`.
-    pub(crate) fn out_width(&self, width: usize) -> usize {
+    pub fn out_width(&self, width: usize) -> usize {
         match self {
             Self::Beside => 2 * width,
             Self::Added(_) => width,
@@ -63,7 +63,7 @@ impl Spmm {
     ///
     /// When the number of weights does not fit the block.
     #[must_use]
-    pub(crate) fn new(block: Arc<Block>, edge_weights: Vec<f32>, own_rows: OwnRows) -> Self {
+    pub fn new(block: Arc<Block>, edge_weights: Vec<f32>, own_rows: OwnRows) -> Self {
         assert_eq!(edge_weights.len(), block.sources.len(), "one weight per edge");
         if let OwnRows::Added(weights) = &own_rows {
             assert_eq!(weights.len(), block.n_dst as usize, "one weight per destination");
@@ -73,14 +73,14 @@ impl Spmm {
 
     /// Returns the elements of an output row when an input row has `width`.
     #[must_use]
-    pub(crate) fn out_width(&self, width: usize) -> usize {
+    pub fn out_width(&self, width: usize) -> usize {
         self.own_rows.out_width(width)
     }
 
     /// Returns the product of plain rows: `x` has shape (n_src, width), the result (n_dst,
     /// out_width).
     #[must_use]
-    pub(crate) fn product(&self, x: &[f32], width: usize, workspace: &Workspace) -> Vec<f32> {
+    pub fn product(&self, x: &[f32], width: usize, workspace: &Workspace) -> Vec<f32> {
         let out_width = self.out_width(width);
         let mut out = workspace.take(self.block.n_dst as usize * out_width);
         if out_width == 0 {
@@ -110,7 +110,7 @@ impl Spmm {
     }
 
     /// Returns the product of sparse rows, after dropout by `mask` of the result.
-    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
+    pub fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
         let first_of_tasks = (0..self.block.n_dst as usize).into_par_iter().step_by(ROWS_PER_TASK);
         let pieces = first_of_tasks.map(|first| {
             let mut piece = SparsePiece::default();
@@ -153,7 +153,7 @@ impl Spmm {
     /// Every row is summed by one thread. The part of its own row is added at the place of that
     /// destination among the edges. This is the order in which a walk over destinations would add
     /// to the row.
-    pub(crate) fn transposed_product(
+    pub fn transposed_product(
         &self,
         grad: &[f32],
         width: usize,
@@ -234,7 +234,7 @@ impl SparseSums {
 
 /// Adds `Σ_e w_e · x(source(e))` over the edges of destination `dst` of `block` to `sum`, in their
 /// order.
-pub(crate) fn add_neighbours<'x>(
+pub fn add_neighbours<'x>(
     block: &Block,
     weights: &[f32],
     dst: usize,
@@ -248,7 +248,7 @@ pub(crate) fn add_neighbours<'x>(
 }
 
 /// Computes `row += weight * x`.
-pub(crate) fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
+pub fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
     for (sum, &value) in row.iter_mut().zip(x) {
         *sum += weight * value;
     }
@@ -256,7 +256,7 @@ pub(crate) fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
 
 impl<T: Copy + Default> BySource<T> {
     /// Sorts by counting; memory: 8 bytes an edge and 4 bytes a source.
-    pub(crate) fn of(block: &Block, weights: &[T]) -> Self {
+    pub fn of(block: &Block, weights: &[T]) -> Self {
         let mut ends = vec![0u32; block.n_src as usize + 1];
         for &source in &block.sources {
             ends[source as usize + 1] += 1;
@@ -279,7 +279,7 @@ impl<T: Copy + Default> BySource<T> {
     }
 
     /// Returns the edges from `source` to destinations below it, and to the others.
-    pub(crate) fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
+    pub fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
         let start = source.checked_sub(1).map_or(0, |before| self.ends[before]);
         let edges = &self.edges[start as usize..self.ends[source] as usize];
         let n_below = edges.partition_point(|&(dst, _)| (dst as usize) < source);

@@ -25,22 +25,26 @@ type Piece<'p> = (((&'p mut [f32], &'p [f32]), &'p mut [f32]), &'p mut [f32]);
 /// Running statistics are parameters too, which only move towards what is in the place of their
 /// gradients.
 #[derive(Debug)]
-pub(crate) struct Adam {
+pub struct Adam {
     parameters: Vec<Updated>,
     optimizer: Optimizer,
     weight_decay: f32,
     /// Updates so far.
-    pub(crate) n_steps: u32,
+    pub n_steps: u32,
 }
 
 /// Everything that later steps of a replica depend on. Lists are flat, one per parameter, in the
 /// order of [`Adam::new`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ReplicaState {
-    pub(crate) n_steps: u32,
-    pub(crate) values: Vec<Vec<f32>>,
-    pub(crate) means: Vec<Vec<f32>>,
-    pub(crate) variances: Vec<Vec<f32>>,
+pub struct ReplicaState {
+    /// Updates so far.
+    pub n_steps: u32,
+    /// The parameters.
+    pub values: Vec<Vec<f32>>,
+    /// Running means of gradients.
+    pub means: Vec<Vec<f32>>,
+    /// Running means of squared gradients.
+    pub variances: Vec<Vec<f32>>,
 }
 
 /// A parameter and its moments, all of one length.
@@ -55,7 +59,7 @@ struct Updated {
 impl Adam {
     /// Returns an optimiser of `parameters`, with their present values. `are_statistics` says which
     /// ones are running statistics.
-    pub(crate) fn new(
+    pub fn new(
         parameters: Vec<Parameter>,
         are_statistics: Vec<bool>,
         optimizer: Optimizer,
@@ -75,17 +79,17 @@ impl Adam {
     }
 
     /// Returns the parameters, one flat list each, in the order of `new`.
-    pub(crate) fn values(&self) -> Vec<Vec<f32>> {
+    pub fn values(&self) -> Vec<Vec<f32>> {
         self.parameters.iter().map(|updated| updated.parameter.read().to_vec()).collect()
     }
 
     /// Returns the number of elements of each parameter.
-    pub(crate) fn lengths(&self) -> Vec<usize> {
+    pub fn lengths(&self) -> Vec<usize> {
         self.parameters.iter().map(|updated| updated.parameter.n_elements()).collect()
     }
 
     /// Returns all that later steps depend on.
-    pub(crate) fn state(&self) -> ReplicaState {
+    pub fn state(&self) -> ReplicaState {
         ReplicaState {
             n_steps: self.n_steps,
             values: self.values(),
@@ -95,7 +99,7 @@ impl Adam {
     }
 
     /// Goes back to `state`, of an optimiser of the same parameters.
-    pub(crate) fn restore(&mut self, state: ReplicaState) {
+    pub fn restore(&mut self, state: ReplicaState) {
         self.n_steps = state.n_steps;
         let moments = state.means.into_iter().zip(state.variances);
         for (updated, (mean, variance)) in self.parameters.iter_mut().zip(moments) {
@@ -106,7 +110,7 @@ impl Adam {
     }
 
     /// Replaces the parameters, one flat list each; moments stay.
-    pub(crate) fn set_values(&mut self, values: &[Vec<f32>]) {
+    pub fn set_values(&mut self, values: &[Vec<f32>]) {
         for (updated, values) in self.parameters.iter().zip(values) {
             updated.parameter.set(values);
         }
@@ -114,7 +118,7 @@ impl Adam {
 
     /// Scales `gradients`, those of statistics left out, so that their Euclidean norm is at most
     /// `limit`.
-    pub(crate) fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {
+    pub fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {
         let parameters = self.parameters.iter().zip(gradients);
         let mut trained: Vec<&mut Vec<f32>> = parameters
             .filter(|(updated, _)| !updated.is_statistic)
@@ -129,7 +133,7 @@ impl Adam {
     }
 
     /// Makes one update. `gradients` has one flat list per parameter, in the order of `new`.
-    pub(crate) fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) {
+    pub fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) {
         self.n_steps = self.n_steps.saturating_add(1);
         let n_steps = i32::try_from(self.n_steps).unwrap_or(i32::MAX);
         let correction1 = 1.0 - BETA1.powi(n_steps);

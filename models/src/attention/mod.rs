@@ -26,7 +26,7 @@ const NEGATIVE_SLOPE: f32 = 0.2;
 /// A block with its **entries**: destination `d` has its edges in the order of the block, then
 /// itself, at `offsets[d] + d..=offsets[d + 1] + d`.
 #[derive(Debug)]
-pub(crate) struct Entries {
+pub struct Entries {
     block: Arc<Block>,
     by_source: OnceLock<EntriesBySource>,
 }
@@ -43,7 +43,7 @@ struct EntriesBySource {
 
 impl Entries {
     /// Returns the entries of `block`.
-    pub(crate) fn of(block: &Arc<Block>) -> Arc<Self> {
+    pub fn of(block: &Arc<Block>) -> Arc<Self> {
         Arc::new(Self { block: Arc::clone(block), by_source: OnceLock::new() })
     }
 

@@ -29,9 +29,9 @@ pub(crate) enum Heads {
 
 /// One layer with several attention heads.
 #[derive(Clone, Debug)]
-pub(crate) struct Gat {
+pub struct Gat {
     /// The weights of all heads side by side.
-    pub(crate) projection: Projection,
+    pub projection: Projection,
     /// The attention vector, cut into the part for sources and the part for destinations.
     of_source: Parameter,
     of_destination: Parameter,
@@ -42,7 +42,7 @@ pub(crate) struct Gat {
 
 /// Values that the backward pass of a layer needs from its forward pass.
 #[derive(Debug)]
-pub(crate) struct Attended {
+pub struct Attended {
     /// The projected rows.
     z: Matrix,
     /// Scores of the block's sources and of its destinations.
@@ -82,7 +82,7 @@ impl Gat {
     }
 
     /// Returns all parameters, in a fixed order.
-    pub(crate) fn parameters(&self) -> [&Parameter; 4] {
+    pub fn parameters(&self) -> [&Parameter; 4] {
         [self.projection.weight(), &self.of_source, &self.of_destination, &self.bias]
     }
 
@@ -99,7 +99,7 @@ impl Gat {
     }
 
     /// Does as [`Self::attend`] over given entries, with a mask of their coefficients.
-    pub(crate) fn attend_over(
+    pub fn attend_over(
         &self,
         entries: Arc<Entries>,
         z: Matrix,
@@ -138,11 +138,7 @@ impl Gat {
 
     /// Returns the gradients of the parameters but for the weights, and that of the projected rows,
     /// given that of the output.
-    pub(crate) fn attention_gradients(
-        &self,
-        saved: &Attended,
-        grad: &Matrix,
-    ) -> ([Vec<f32>; 3], Matrix) {
+    pub fn attention_gradients(&self, saved: &Attended, grad: &Matrix) -> ([Vec<f32>; 3], Matrix) {
         let Attended { z, shares: [of_src, of_dst], coefficients, dropped, entries } = saved;
         let bias_grad = grad.sum_of_rows();
         let of_sums = self.separated(grad);

@@ -3,27 +3,92 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    error::Error as StdError,
     fs::File,
     io::{self, Read, Write},
-    path::Path,
+    path::{Path, PathBuf},
     str::FromStr,
 };
 
-use lodestore_graph::sampler::Fanout;
 use lodestore_graph::{OutputFile, OutputPlace};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
+use thiserror::Error;
 
-use crate::config::{MAX_LAYERS, TrainConfig};
-use crate::error::{ModelFault, SavedModelError};
-use crate::model::{Model, ModelSpec};
+use crate::model::{MAX_LAYERS, Model, ModelSpec};
 use crate::norm::NormLayer;
-use crate::options::{Aggregation, LayerOptions, Metric, Norm};
+use crate::options::{Aggregation, LayerOptions, Metric, ModelKind, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
 
+/// What it takes to use the parameters of a model, as its file says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelSettings {
+    /// Kind of the layers.
+    pub kind: ModelKind,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Width of hidden rows.
+    pub hidden: usize,
+    /// Attention heads of all layers but the last.
+    pub n_heads: usize,
+    /// Attention heads of the last layer.
+    pub n_output_heads: usize,
+    /// Aggregation, normalisation and residuals of layers.
+    pub layer: LayerOptions,
+    /// Whether each feature row is divided by the sum of its absolute values.
+    pub normalize: bool,
+    /// Metric by which the parameters were chosen.
+    pub metric: Metric,
+    /// Name of the tensor of features.
+    pub feature_tensor: String,
+    /// Name of the tensor of labels.
+    pub label_tensor: String,
+    /// Name of the tensor of splits.
+    pub split_tensor: String,
+}
+
+/// Reason why a model's file could not be written or used.
+#[derive(Debug, Error)]
+#[error("model {}: {fault}", path.display())]
+pub struct SavedModelError {
+    path: PathBuf,
+    fault: Box<ModelFault>,
+}
+
+/// The fault of a model's file.
+#[derive(Debug, Error)]
+enum ModelFault {
+    #[error("cannot {action} it: {source}")]
+    Io { action: &'static str, source: io::Error },
+    #[error("it is no file of tensors that is whole: {0}")]
+    Format(#[from] SafeTensorError),
+    #[error("`{name}` must be {expected}, found {found}")]
+    Unfit { name: String, expected: String, found: String },
+    #[error("in its metadata, {0}")]
+    Settings(Box<dyn StdError + Send + Sync>),
+}
+
+impl ModelSettings {
+    /// Returns the shape of the model for features of `width`, without dropout.
+    #[must_use]
+    pub fn spec(&self, width: usize, n_classes: usize) -> ModelSpec {
+        let mut widths = vec![self.hidden; self.n_layers + 1];
+        widths[0] = width;
+        widths[self.n_layers] = n_classes;
+        ModelSpec {
+            kind: self.kind,
+            widths,
+            n_heads: self.n_heads,
+            n_output_heads: self.n_output_heads,
+            dropout: 0.0,
+            layer: self.layer,
+        }
+    }
+}
+
 /// Fails unless a model can be written to `path`. A file is made beside it, and taken away again.
-pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
+pub fn check_place(path: &Path) -> Result<(), SavedModelError> {
     // A pipe may have no reader before the end of training.
     let checked = match OutputPlace::of(path) {
         Ok(OutputPlace::File(_)) => OutputFile::create(path).map(drop),
@@ -36,10 +101,10 @@ pub(crate) fn check_place(path: &Path) -> Result<(), SavedModelError> {
     })
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `config` and `spec` to `path`.
-pub(crate) fn save(
+/// Writes the parameters `values`, one flat list each, of a model of `settings` and `spec` to `path`.
+pub fn save(
     path: &Path,
-    config: &TrainConfig,
+    settings: &ModelSettings,
     spec: &ModelSpec,
     values: &[Vec<f32>],
 ) -> Result<(), SavedModelError> {
@@ -48,7 +113,7 @@ pub(crate) fn save(
         Ok((name, TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(values))?))
     });
     let views = views.collect::<Result<Vec<_>, SafeTensorError>>();
-    let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(config))));
+    let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata(settings))));
     let bytes = bytes.map_err(|error| failed(error.into()))?;
     let write = || -> io::Result<()> {
         let mut file = OutputFile::create(path)?;
@@ -60,29 +125,45 @@ pub(crate) fn save(
 }
 
 /// A model's file, with settings that have been read from it.
-pub(crate) struct ModelFile<'a> {
+pub struct ModelFile<'a> {
     path: &'a Path,
     bytes: Vec<u8>,
-    pub(crate) config: TrainConfig,
+    settings: ModelSettings,
 }
 
 impl<'a> ModelFile<'a> {
-    /// Reads the file at `path`. Fails for settings that no run has.
-    pub(crate) fn read(path: &'a Path) -> Result<Self, SavedModelError> {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, is no safetensors file, or lacks settings.
+    pub fn read(path: &'a Path) -> Result<Self, SavedModelError> {
         let failed = |fault| SavedModelError { path: path.to_owned(), fault: Box::new(fault) };
         let bytes =
             read(path).map_err(|source| failed(ModelFault::Io { action: "read", source }))?;
         SafeTensors::deserialize(&bytes).map_err(|error| failed(error.into()))?;
         let header = SafeTensors::read_metadata(&bytes).map_err(|error| failed(error.into()))?;
         let none = HashMap::new();
-        let config = config(header.1.metadata().as_ref().unwrap_or(&none)).map_err(failed)?;
-        config.validate().map_err(|error| failed(ModelFault::Settings(Box::new(error))))?;
-        Ok(Self { path, bytes, config })
+        let metadata = header.1.metadata().as_ref().unwrap_or(&none);
+        let settings = settings_of(metadata).map_err(failed)?;
+        Ok(Self { path, bytes, settings })
+    }
+
+    /// Returns the settings that the file says. They may be those of no model: see
+    /// [`Self::check`].
+    #[must_use]
+    pub fn settings(&self) -> &ModelSettings {
+        &self.settings
+    }
+
+    /// Returns the error of settings that are refused.
+    pub fn refused(&self, error: impl Into<Box<dyn StdError + Send + Sync>>) -> SavedModelError {
+        self.failed(ModelFault::Settings(error.into()))
     }
 
     /// Fails unless the file has the parameters of a model of `spec`, before memory is taken for
     /// one.
-    pub(crate) fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
+    pub fn check(&self, spec: &ModelSpec) -> Result<(), SavedModelError> {
         let (tensors, mut known) = (self.tensors()?, HashSet::new());
         for (name, shape) in spec.shapes() {
             let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
@@ -111,13 +192,13 @@ impl<'a> ModelFile<'a> {
     }
 
     /// Returns the digest of the file's bytes.
-    pub(crate) fn digest(&self) -> blake3::Hash {
+    pub fn digest(&self) -> blake3::Hash {
         blake3::hash(&self.bytes)
     }
 
     /// Returns the classes of the last layer.
-    pub(crate) fn n_classes(&self) -> Result<usize, SavedModelError> {
-        let name = format!("layers.{}.bias", self.config.fanouts.len() - 1);
+    pub fn n_classes(&self) -> Result<usize, SavedModelError> {
+        let name = format!("layers.{}.bias", self.settings.n_layers - 1);
         let bias = self.tensors()?.tensor(&name).map_err(|error| self.failed(error.into()))?;
         match bias.shape() {
             &[n_classes] if n_classes > 0 => Ok(n_classes),
@@ -130,7 +211,7 @@ impl<'a> ModelFile<'a> {
 
     /// Sets the parameters of `model`, of the `spec` that has been checked, to those of the file.
     /// Returns how many elements they have.
-    pub(crate) fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, SavedModelError> {
+    pub fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, SavedModelError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
         let are_statistics = model.are_statistics();
@@ -168,9 +249,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns what it takes to use the parameters of a run of `config`.
-fn metadata(config: &TrainConfig) -> HashMap<String, String> {
-    let LayerOptions { aggregation, norm, residual } = config.layer;
+/// Returns the settings as a file has them.
+fn metadata(settings: &ModelSettings) -> HashMap<String, String> {
+    let LayerOptions { aggregation, norm, residual } = settings.layer;
     let options = [
         ("aggregation", aggregation.to_string(), aggregation != Aggregation::Mean),
         ("norm", norm.to_string(), norm != Norm::None),
@@ -179,23 +260,22 @@ fn metadata(config: &TrainConfig) -> HashMap<String, String> {
     let unusual = options.into_iter().filter(|(.., is_unusual)| *is_unusual);
     let options = unusual.map(|(name, value, _)| (name, value));
     let entries = [
-        ("model", config.model.to_string()),
-        ("layers", config.fanouts.len().to_string()),
-        ("hidden", config.hidden.to_string()),
-        ("heads", config.n_heads.to_string()),
-        ("output_heads", config.n_output_heads.to_string()),
-        ("normalize", config.normalize.to_string()),
-        ("metric", config.metric.to_string()),
-        ("feature_tensor", config.feature_tensor.clone()),
-        ("label_tensor", config.label_tensor.clone()),
-        ("split_tensor", config.split_tensor.clone()),
+        ("model", settings.kind.to_string()),
+        ("layers", settings.n_layers.to_string()),
+        ("hidden", settings.hidden.to_string()),
+        ("heads", settings.n_heads.to_string()),
+        ("output_heads", settings.n_output_heads.to_string()),
+        ("normalize", settings.normalize.to_string()),
+        ("metric", settings.metric.to_string()),
+        ("feature_tensor", settings.feature_tensor.clone()),
+        ("label_tensor", settings.label_tensor.clone()),
+        ("split_tensor", settings.split_tensor.clone()),
     ];
     entries.into_iter().chain(options).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Returns the settings of [`metadata`]; all others as usual, since they do not matter once
-/// trained.
-fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault> {
+/// Returns the settings of [`metadata`].
+fn settings_of(metadata: &HashMap<String, String>) -> Result<ModelSettings, ModelFault> {
     /// Returns an entry; files from before a choice lack it, and have the `usual` one.
     fn entry<T: FromStr>(
         metadata: &HashMap<String, String>,
@@ -222,7 +302,7 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault>
         let (expected, found) = (format!("1 to {MAX_LAYERS}"), n_layers.to_string());
         return Err(ModelFault::Unfit { name: "layers".to_owned(), expected, found });
     }
-    Ok(TrainConfig {
+    Ok(ModelSettings {
         metric: entry(metadata, "metric", "accuracy, f1-micro or roc-auc", Some(Metric::Accuracy))?,
         layer: LayerOptions {
             aggregation: entry(
@@ -234,8 +314,8 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault>
             norm: entry(metadata, "norm", "none, batch or layer", Some(Norm::None))?,
             residual: entry(metadata, "residual", "true or false", Some(false))?,
         },
-        model: entry(metadata, "model", "sage, gcn or gat", None)?,
-        fanouts: vec![Fanout::All; n_layers],
+        kind: entry(metadata, "model", "sage, gcn or gat", None)?,
+        n_layers,
         hidden: number("hidden")?,
         n_heads: number("heads")?,
         n_output_heads: number("output_heads")?,
@@ -243,8 +323,6 @@ fn config(metadata: &HashMap<String, String>) -> Result<TrainConfig, ModelFault>
         feature_tensor: text("feature_tensor")?,
         label_tensor: text("label_tensor")?,
         split_tensor: text("split_tensor")?,
-        workers: 1,
-        ..TrainConfig::default()
     })
 }
 
@@ -253,80 +331,59 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::options::ModelKind;
+
+    fn usual() -> ModelSettings {
+        ModelSettings {
+            kind: ModelKind::Sage,
+            n_layers: 2,
+            hidden: 16,
+            n_heads: 8,
+            n_output_heads: 1,
+            layer: LayerOptions::default(),
+            normalize: false,
+            metric: Metric::Accuracy,
+            feature_tensor: "feat".to_owned(),
+            label_tensor: "label".to_owned(),
+            split_tensor: "split".to_owned(),
+        }
+    }
 
     #[test]
     fn settings_survive_a_file_and_unknown_ones_are_named() {
-        let usual = TrainConfig {
-            model: ModelKind::Gat,
+        let usual = ModelSettings {
+            kind: ModelKind::Gat,
+            n_layers: 3,
             hidden: 48,
             n_heads: 6,
             n_output_heads: 2,
             normalize: true,
             metric: Metric::RocAuc,
-            fanouts: vec![Fanout::All; 3],
-            ..TrainConfig::default()
+            ..usual()
         };
         for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
             for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)]
             {
                 let layer = LayerOptions { aggregation, norm, residual };
-                let usual = TrainConfig { layer, ..usual.clone() };
-                let found = config(&metadata(&usual)).unwrap();
-                assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+                let usual = ModelSettings { layer, ..usual.clone() };
+                let found = settings_of(&metadata(&usual)).unwrap();
+                assert_eq!(found, usual);
             }
         }
         // A file without any options is one of before there were any.
-        let found = config(&metadata(&usual)).unwrap();
-        assert_eq!(format!("{found:?}"), format!("{usual:?}"));
+        let found = settings_of(&metadata(&usual)).unwrap();
+        assert_eq!(found, usual);
         assert_eq!(metadata(&usual).len(), 10);
         let message = |name: &str, value: &str| {
             let mut entries = metadata(&usual);
             entries.insert(name.to_owned(), value.to_owned());
-            config(&entries).unwrap_err().to_string()
+            settings_of(&entries).unwrap_err().to_string()
         };
         assert!(message("model", "mlp").contains("must be sage, gcn or gat"));
         assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
         assert!(message("norm", "instance").contains("must be none, batch or layer"));
-        assert!(config(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
-    }
-
-    #[test]
-    fn forged_settings_are_refused_before_they_take_memory() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("model");
-        let usual = TrainConfig { model: ModelKind::Gat, hidden: 16, ..TrainConfig::default() };
-        let spec = ModelSpec::new(&usual, 10, 4);
-        let model = Model::new(&spec, 1);
-        let values: Vec<Vec<f32>> =
-            model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
-        let opened = |change: fn(&mut TrainConfig)| {
-            let mut forged = usual.clone();
-            change(&mut forged);
-            save(&path, &forged, &spec, &values).unwrap();
-            let file = ModelFile::read(&path)?;
-            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
-        };
-        opened(|_| ()).unwrap();
-        let message = |change| opened(change).unwrap_err().to_string();
-        let heads = message(|c| c.n_heads = 0);
-        assert!(heads.contains("setting `n_heads` must be at least 1, found 0"), "{heads}");
-        assert!(message(|c| c.n_output_heads = 0).contains("`n_output_heads` must be at least 1"));
-        assert!(message(|c| c.hidden = 0).contains("`hidden` must be at least 1"));
-        assert!(message(|c| c.hidden = 20).contains("`hidden` must be a multiple of 8 heads"));
-        let large = message(|c| c.hidden = 1 << 20);
-        assert!(large.contains("`layers.0.weight` must be F32 of shape [10, 1048576]"), "{large}");
-        assert!(message(|c| c.hidden = usize::MAX - 7).contains("layers.0.weight"));
-        let heads = message(|c| c.n_output_heads = usize::MAX);
-        assert!(
-            heads.contains("weight` must be F32 of shape [16, 18446744073709551615]"),
-            "{heads}"
-        );
-        assert!(message(|c| c.model = ModelKind::Sage).contains("shape [20, 16]"));
-        let layers = message(|c| c.fanouts = vec![Fanout::All; 64]);
-        assert!(layers.contains("layers.63.bias"), "{layers}");
+        assert!(settings_of(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
     }
 
     #[test]
@@ -335,8 +392,8 @@ mod tests {
         let (path, other) = (dir.path().join("model"), dir.path().join("model.partial"));
         fs::write(&other, "another's").unwrap();
         check_place(&path).unwrap();
-        let usual = TrainConfig::default();
-        let spec = ModelSpec::new(&usual, 10, 4);
+        let usual = usual();
+        let spec = usual.spec(10, 4);
         let model = Model::new(&spec, 1);
         let values: Vec<Vec<f32>> =
             model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
@@ -351,26 +408,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model");
         let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
-        let usual = TrainConfig { layer, model: ModelKind::Sage, ..TrainConfig::default() };
-        let spec = ModelSpec::new(&usual, 10, 4);
+        let usual = ModelSettings { layer, ..usual() };
+        let spec = usual.spec(10, 4);
         let model = Model::new(&spec, 1);
         let values: Vec<Vec<f32>> =
             model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
-        let opened = |config: &TrainConfig, variance: f32| {
+        let opened = |settings: &ModelSettings, variance: f32| {
             let mut values = values.clone();
             let mut names = spec.shapes().into_iter().map(|(name, _)| name);
             let at = names.position(|name| name.ends_with(NormLayer::VARIANCE));
             values[at.unwrap()][3] = variance;
-            save(&path, config, &spec, &values).unwrap();
+            save(&path, settings, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
-            file.check(&ModelSpec::new(&file.config, 10, file.n_classes()?))
+            file.check(&file.settings().spec(10, file.n_classes()?))
         };
         opened(&usual, 0.0).unwrap();
         for variance in [-1e-6, f32::NAN, f32::NEG_INFINITY] {
             let refused = opened(&usual, variance).unwrap_err().to_string();
             assert!(refused.contains("norm_variance` must be variances of 0 or more"), "{refused}");
         }
-        let without = TrainConfig { layer: LayerOptions::default(), ..usual.clone() };
+        let without = ModelSettings { layer: LayerOptions::default(), ..usual.clone() };
         let refused = opened(&without, 1.0).unwrap_err().to_string();
         assert!(refused.contains("must be absent by the file's settings, found it"), "{refused}");
     }

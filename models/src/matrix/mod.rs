@@ -1,21 +1,21 @@
 //! Dense and sparse rows of f32, their products and masks, and the memory that these reuse.
 
-pub(crate) mod dropout;
+pub mod dropout;
 mod product;
-pub(crate) mod sparse;
-pub(crate) mod spmm;
-pub(crate) mod workspace;
+pub mod sparse;
+pub mod spmm;
+pub mod workspace;
 
 use product::multiply;
 use rayon::prelude::*;
 
 use crate::{matrix::spmm::ROWS_PER_TASK, matrix::workspace::Workspace};
 
-pub(crate) use product::MatrixView;
+pub use product::MatrixView;
 
 /// Rows of equal width, one after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Matrix {
+pub struct Matrix {
     values: Vec<f32>,
     n_rows: usize,
     width: usize,
@@ -23,44 +23,44 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     /// Makes a matrix of the rows of `width` in `values`.
-    pub(crate) fn new(values: Vec<f32>, width: usize) -> Self {
+    pub fn new(values: Vec<f32>, width: usize) -> Self {
         let n_rows = values.len() / width.max(1);
         debug_assert_eq!(n_rows * width, values.len());
         Self { values, n_rows, width }
     }
 
     /// Returns the number of rows.
-    pub(crate) fn n_rows(&self) -> usize {
+    pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
     /// Returns the elements of a row.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.width
     }
 
     /// Returns all elements, row by row.
-    pub(crate) fn values(&self) -> &[f32] {
+    pub fn values(&self) -> &[f32] {
         &self.values
     }
 
     /// Returns the elements of the first `n` rows.
-    pub(crate) fn rows(&self, n: usize) -> &[f32] {
+    pub fn rows(&self, n: usize) -> &[f32] {
         &self.values[..n * self.width]
     }
 
     /// Returns all elements, row by row.
-    pub(crate) fn values_mut(&mut self) -> &mut [f32] {
+    pub fn values_mut(&mut self) -> &mut [f32] {
         &mut self.values
     }
 
     /// Returns all elements, row by row.
-    pub(crate) fn into_values(self) -> Vec<f32> {
+    pub fn into_values(self) -> Vec<f32> {
         self.values
     }
 
     /// Returns the matrix where it lies.
-    pub(crate) fn view(&self) -> MatrixView<'_> {
+    pub fn view(&self) -> MatrixView<'_> {
         MatrixView::new(&self.values, self.width)
     }
 
@@ -69,7 +69,7 @@ impl Matrix {
     /// # Panics
     ///
     /// A row has another number of elements than the weights have rows.
-    pub(crate) fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Self {
+    pub fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Self {
         let mut out = workspace.take(self.n_rows * weight.width());
         multiply(self.view().as_is(), weight.as_is(), &mut out);
         Self { values: out, n_rows: self.n_rows, width: weight.width() }
@@ -80,7 +80,7 @@ impl Matrix {
     /// # Panics
     ///
     /// A row has another number of elements than a row of the weights.
-    pub(crate) fn times_transposed(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Self {
+    pub fn times_transposed(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Self {
         let mut out = workspace.take(self.n_rows * weight.n_rows());
         multiply(self.view().as_is(), weight.transposed(), &mut out);
         Self { values: out, n_rows: self.n_rows, width: weight.n_rows() }
@@ -91,7 +91,7 @@ impl Matrix {
     /// # Panics
     ///
     /// The matrices have different numbers of rows.
-    pub(crate) fn transposed_times(&self, other: &Self) -> Vec<f32> {
+    pub fn transposed_times(&self, other: &Self) -> Vec<f32> {
         let mut out = vec![0.0; self.width * other.width];
         multiply(self.view().transposed(), other.view().as_is(), &mut out);
         out
@@ -105,7 +105,7 @@ impl Matrix {
     }
 
     /// Returns the sum of all rows, added in their order.
-    pub(crate) fn sum_of_rows(&self) -> Vec<f32> {
+    pub fn sum_of_rows(&self) -> Vec<f32> {
         let mut sums = vec![0.0; self.width];
         for row in self.values().chunks_exact(self.width.max(1)) {
             sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
@@ -115,7 +115,7 @@ impl Matrix {
 }
 
 /// Returns row, column and value of the first element of rows of `width` that is no finite number.
-pub(crate) fn first_not_finite(values: &[f32], width: usize) -> Option<(usize, usize, f32)> {
+pub fn first_not_finite(values: &[f32], width: usize) -> Option<(usize, usize, f32)> {
     let at = values.iter().position(|value| !value.is_finite())?;
     Some((at / width, at % width, values[at]))
 }

@@ -7,23 +7,23 @@ const LANES_PER_BLOCK: usize = 64;
 
 /// A stream of random numbers that is a function of its seed and of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CounterRandom {
+pub struct CounterRandom {
     seed: u64,
 }
 
 impl CounterRandom {
     /// Returns the stream `stream` of `seed`; different streams are independent.
-    pub(crate) fn new(seed: u64, stream: u64) -> Self {
+    pub fn new(seed: u64, stream: u64) -> Self {
         Self { seed: splitmix64(splitmix64(seed) ^ stream) }
     }
 
     /// Returns number `counter` of the stream, as 64 uniform bits.
-    pub(crate) fn bits(self, counter: u64) -> u64 {
+    pub fn bits(self, counter: u64) -> u64 {
         splitmix64(self.seed ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Returns number `counter` of the stream, uniform in [0, 1) with 24 bits.
-    pub(crate) fn unit(self, counter: u64) -> f32 {
+    pub fn unit(self, counter: u64) -> f32 {
         (self.bits(counter) >> 40) as f32 / (1u32 << 24) as f32
     }
 

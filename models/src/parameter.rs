@@ -13,7 +13,7 @@ use crate::matrix::MatrixView;
 /// Workers of a process share a model. They read its parameters in a step, and the optimiser
 /// writes them between two steps.
 #[derive(Clone, Debug)]
-pub(crate) struct Parameter {
+pub struct Parameter {
     shape: Vec<usize>,
     values: Arc<RwLock<Vec<f32>>>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Parameter {
 /// The values of a parameter, or of some of its rows. While they are read, nothing changes the
 /// parameter.
 #[derive(Debug)]
-pub(crate) struct Values<'p> {
+pub struct Values<'p> {
     all: RwLockReadGuard<'p, Vec<f32>>,
     elements: Range<usize>,
     width: usize,
@@ -33,45 +33,45 @@ impl Parameter {
     /// # Panics
     ///
     /// The shape has another number of elements.
-    pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
+    pub fn new(values: Vec<f32>, shape: &[usize]) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>(), "elements of shape {shape:?}");
         Self { shape: shape.to_vec(), values: Arc::new(RwLock::new(values)) }
     }
 
     /// Makes a vector of zeros.
-    pub(crate) fn zeros(len: usize) -> Self {
+    pub fn zeros(len: usize) -> Self {
         Self::new(vec![0.0; len], &[len])
     }
 
     /// Returns the length of a vector, or the rows and columns of a matrix.
-    pub(crate) fn shape(&self) -> &[usize] {
+    pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Returns the number of elements.
-    pub(crate) fn n_elements(&self) -> usize {
+    pub fn n_elements(&self) -> usize {
         self.shape.iter().product()
     }
 
     /// Returns the columns of a matrix, or the length of a vector.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.shape.last().copied().unwrap_or(1)
     }
 
     /// Returns all values.
-    pub(crate) fn read(&self) -> Values<'_> {
+    pub fn read(&self) -> Values<'_> {
         let all = self.values.read().unwrap_or_else(PoisonError::into_inner);
         Values { elements: 0..all.len(), width: self.width(), all }
     }
 
     /// Returns the values of some rows of a matrix.
-    pub(crate) fn read_rows(&self, rows: Range<usize>) -> Values<'_> {
+    pub fn read_rows(&self, rows: Range<usize>) -> Values<'_> {
         let width = self.width();
         Values { elements: rows.start * width..rows.end * width, ..self.read() }
     }
 
     /// Returns all values, to be changed.
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Vec<f32>> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, Vec<f32>> {
         self.values.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,14 +80,14 @@ impl Parameter {
     /// # Panics
     ///
     /// The parameter has another number of elements.
-    pub(crate) fn set(&self, values: &[f32]) {
+    pub fn set(&self, values: &[f32]) {
         self.write().copy_from_slice(values);
     }
 }
 
 impl Values<'_> {
     /// Returns the values as a matrix.
-    pub(crate) fn matrix(&self) -> MatrixView<'_> {
+    pub fn matrix(&self) -> MatrixView<'_> {
         MatrixView::new(self, self.width)
     }
 }

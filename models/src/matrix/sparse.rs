@@ -14,7 +14,7 @@ const COLUMNS_PER_TASK: usize = 8;
 
 /// Rows of equal width by their non-zero elements. Memory: 8 bytes an element, 8 bytes a row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SparseRows {
+pub struct SparseRows {
     width: usize,
     /// Where each row begins, then where the last one ends.
     offsets: Vec<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct SparseRows {
 /// The elements of sparse rows by column, sorted once for many products. Memory: 8 bytes an
 /// element.
 #[derive(Clone, Debug)]
-pub(crate) struct SparseColumns {
+pub struct SparseColumns {
     /// Where each column ends.
     ends: Vec<usize>,
     /// Row, and place among the elements.
@@ -34,7 +34,7 @@ pub(crate) struct SparseColumns {
 
 /// Some consecutive rows, as one task makes them.
 #[derive(Debug, Default)]
-pub(crate) struct SparsePiece {
+pub struct SparsePiece {
     /// Where each row ends.
     ends: Vec<usize>,
     columns: Vec<u32>,
@@ -43,39 +43,41 @@ pub(crate) struct SparsePiece {
 
 /// Rows that a weight matrix is multiplied with.
 #[derive(Clone, Debug)]
-pub(crate) enum Rows {
+pub enum Rows {
+    /// All elements.
     Dense(Matrix),
+    /// Non-zero elements.
     Sparse(SparseRows),
 }
 
 impl SparsePiece {
     /// Appends an element to the row that [`SparsePiece::end_row`] will end.
-    pub(crate) fn push(&mut self, column: u32, value: f32) {
+    pub fn push(&mut self, column: u32, value: f32) {
         self.columns.push(column);
         self.values.push(value);
     }
 
     /// Ends a row; returns the elements of it, to be changed.
-    pub(crate) fn end_row(&mut self) -> &mut [f32] {
+    pub fn end_row(&mut self) -> &mut [f32] {
         let start = self.ends.last().copied().unwrap_or(0);
         self.ends.push(self.values.len());
         &mut self.values[start..]
     }
 
     /// Returns the number of elements.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.values.len()
     }
 
     /// Returns the number of rows that are ended.
-    pub(crate) fn n_rows(&self) -> usize {
+    pub fn n_rows(&self) -> usize {
         self.ends.len()
     }
 }
 
 impl SparseRows {
     /// Joins pieces of rows of `width`.
-    pub(crate) fn new(width: usize, pieces: Vec<SparsePiece>) -> Self {
+    pub fn new(width: usize, pieces: Vec<SparsePiece>) -> Self {
         let n_elements = pieces.iter().map(SparsePiece::len).sum();
         let mut offsets = vec![0];
         let mut columns = Vec::with_capacity(n_elements);
@@ -89,23 +91,23 @@ impl SparseRows {
     }
 
     /// Makes rows of zeros.
-    pub(crate) fn zeros(n_rows: usize, width: usize) -> Self {
+    pub fn zeros(n_rows: usize, width: usize) -> Self {
         let (columns, values) = (Vec::new(), Vec::new());
         Self { width, offsets: vec![0; n_rows + 1], columns, values }
     }
 
     /// Returns the elements of a row, zeros included.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.width
     }
 
     /// Returns the number of rows.
-    pub(crate) fn n_rows(&self) -> usize {
+    pub fn n_rows(&self) -> usize {
         self.offsets.len() - 1
     }
 
     /// Returns the non-zero elements of a row, with their columns.
-    pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (u32, f32)> {
+    pub fn row(&self, row: usize) -> impl Iterator<Item = (u32, f32)> {
         self.row_of(row, &self.values)
     }
 
@@ -117,19 +119,19 @@ impl SparseRows {
     }
 
     /// Returns row, column and value of the first element that is no finite number.
-    pub(crate) fn first_not_finite(&self) -> Option<(usize, usize, f32)> {
+    pub fn first_not_finite(&self) -> Option<(usize, usize, f32)> {
         let at = self.values.iter().position(|value| !value.is_finite())?;
         let row = self.offsets.partition_point(|&offset| offset <= at) - 1;
         Some((row, self.columns[at] as usize, self.values[at]))
     }
 
     /// Returns the non-zero elements, row by row.
-    pub(crate) fn values(&self) -> &[f32] {
+    pub fn values(&self) -> &[f32] {
         &self.values
     }
 
     /// Returns the rows followed by those of `others`, of the same width.
-    pub(crate) fn followed_by(&self, others: &Self) -> Self {
+    pub fn followed_by(&self, others: &Self) -> Self {
         let mut all = self.clone();
         let end = self.values.len();
         all.offsets.extend(others.offsets[1..].iter().map(|offset| end + offset));
@@ -139,14 +141,14 @@ impl SparseRows {
     }
 
     /// Returns the elements by column; none for more elements than 32 bits can number.
-    pub(crate) fn by_column(&self) -> Option<SparseColumns> {
+    pub fn by_column(&self) -> Option<SparseColumns> {
         u32::try_from(self.values.len().max(self.n_rows())).ok()?;
         let (ends, elements) = self.sorted(|row, at| [row, at as u32]);
         Some(SparseColumns { ends, elements })
     }
 
     /// Returns the elements after dropout by `mask`, zeros where they are dropped.
-    pub(crate) fn dropped_values(&self, mask: &Mask, workspace: &Workspace) -> Vec<f32> {
+    pub fn dropped_values(&self, mask: &Mask, workspace: &Workspace) -> Vec<f32> {
         let mut values = workspace.copy(&self.values);
         let mut pieces = Vec::with_capacity(self.n_rows().div_ceil(ROWS_PER_TASK));
         let mut rest = &mut values[..];
@@ -171,7 +173,7 @@ impl SparseRows {
 
     /// Returns the product of the rows, with `values` in the place of their elements, and the
     /// weights.
-    pub(crate) fn product_of(
+    pub fn product_of(
         &self,
         values: &[f32],
         weight: MatrixView<'_>,
@@ -203,7 +205,7 @@ impl SparseRows {
 
     /// Adds the transposed rows, with `values` in the place of their elements, times `other` to
     /// `sum`.
-    pub(crate) fn add_transposed_product(
+    pub fn add_transposed_product(
         columns: &SparseColumns,
         values: &[f32],
         other: &Matrix,
@@ -244,12 +246,12 @@ impl SparseRows {
     }
 
     /// Returns the rows with other elements in the same places.
-    pub(crate) fn with_values(&self, values: &[f32]) -> Self {
+    pub fn with_values(&self, values: &[f32]) -> Self {
         Self { values: values.to_vec(), ..self.clone() }
     }
 
     /// Returns the rows after dropout; elements that are dropped are left out.
-    pub(crate) fn dropped(&self, mask: &Mask) -> Self {
+    pub fn dropped(&self, mask: &Mask) -> Self {
         let rows: Vec<usize> = (0..self.n_rows()).collect();
         let piece = |rows: &[usize]| {
             let mut piece = SparsePiece::default();
@@ -262,7 +264,7 @@ impl SparseRows {
     }
 
     /// Returns all elements, zeros included.
-    pub(crate) fn to_dense(&self) -> Matrix {
+    pub fn to_dense(&self) -> Matrix {
         let mut dense = vec![0.0; self.n_rows() * self.width];
         for (row, out) in dense.chunks_exact_mut(self.width.max(1)).enumerate() {
             self.row(row).for_each(|(column, value)| out[column as usize] = value);
@@ -294,7 +296,7 @@ impl SparseRows {
 
 impl Rows {
     /// Returns the elements of a row.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         match self {
             Self::Dense(rows) => rows.width(),
             Self::Sparse(rows) => rows.width(),
@@ -302,7 +304,7 @@ impl Rows {
     }
 
     /// Returns `self · weight`.
-    pub(crate) fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Matrix {
+    pub fn times(&self, weight: MatrixView<'_>, workspace: &Workspace) -> Matrix {
         match self {
             Self::Dense(rows) => rows.times(weight, workspace),
             Self::Sparse(rows) => rows.times(weight, workspace),
@@ -310,7 +312,7 @@ impl Rows {
     }
 
     /// Returns the elements of `selfᵀ · other`.
-    pub(crate) fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
+    pub fn transposed_times(&self, other: &Matrix) -> Vec<f32> {
         match self {
             Self::Dense(rows) => rows.transposed_times(other),
             Self::Sparse(rows) => rows.transposed_times(other),

@@ -3,6 +3,8 @@
 //! The boundary between layers is data. A layer takes plain rows and returns plain rows, and its
 //! backward pass takes the gradient of the rows that it returned. Nothing else connects them.
 
+mod messages;
+
 use crate::{
     conv::{Conv, Convolved, Hop, Input, LayerDropout},
     matrix::Matrix,
@@ -17,23 +19,25 @@ use crate::{
 /// Its rows are those before their activation: `norm(conv(x)) + x`, as He et al. 2016 (equation 1)
 /// and DGL add residuals.
 #[derive(Clone, Debug)]
-pub(crate) struct Layer {
-    pub(crate) conv: Conv,
-    pub(crate) norm: Option<NormLayer>,
+pub struct Layer {
+    /// The convolution.
+    pub conv: Conv,
+    /// The normalisation of its rows.
+    pub norm: Option<NormLayer>,
     /// Whether the rows that it is given, after their activation, are added to its own.
-    pub(crate) is_residual: bool,
+    pub is_residual: bool,
 }
 
 /// Values that a layer's backward pass needs from its forward pass.
 #[derive(Debug)]
-pub(crate) struct Saved {
+pub struct Saved {
     convolved: Convolved,
     normed: Option<Normed>,
 }
 
 impl Layer {
     /// Returns all parameters, in a fixed order; running statistics are last.
-    pub(crate) fn parameters(&self) -> Vec<Parameter> {
+    pub fn parameters(&self) -> Vec<Parameter> {
         let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
         self.conv.parameters().into_iter().chain(of_norm).collect()
     }
@@ -45,7 +49,7 @@ impl Layer {
 
     /// Returns the output for the block's destinations in a training step, and what the backward
     /// pass needs.
-    pub(crate) fn forward(
+    pub fn forward(
         &self,
         hop: Hop<'_>,
         input: Input<'_>,
@@ -70,7 +74,7 @@ impl Layer {
     /// Returns the vector-Jacobian product, from the gradient of the layer's output. It has the
     /// gradients of the parameters, in their order, and that of the `hidden` rows that the layer
     /// received. The statistics of the step take the place of gradients of running statistics.
-    pub(crate) fn backward(
+    pub fn backward(
         &self,
         saved: &Saved,
         grad: &Matrix,
@@ -99,7 +103,7 @@ impl Layer {
 
 impl Saved {
     /// Returns the memory of rows back.
-    pub(crate) fn give_to(self, workspace: &Workspace) {
+    pub fn give_to(self, workspace: &Workspace) {
         self.convolved.give_to(workspace);
         self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));
     }

@@ -4,28 +4,33 @@ use crate::matrix::Matrix;
 
 /// The labels of some nodes, in their order.
 #[derive(Clone, Debug)]
-pub(crate) enum Targets {
+pub enum Targets {
     /// One class a node.
     Classes(Vec<u32>),
     /// `width` labels a node, each 0 or 1.
-    Several { width: usize, labels: Vec<u8> },
+    Several {
+        /// Labels of a node.
+        width: usize,
+        /// All labels, node by node.
+        labels: Vec<u8>,
+    },
 }
 
 /// A batch's loss.
 #[derive(Debug)]
-pub(crate) struct Loss {
+pub struct Loss {
     /// The mean over the roots.
-    pub(crate) mean: f64,
+    pub mean: f64,
     /// Roots whose class has the largest logit, or all of whose labels are right.
-    pub(crate) n_right: u64,
+    pub n_right: u64,
     /// The gradient of the logits.
-    pub(crate) gradient: Matrix,
+    pub gradient: Matrix,
 }
 
 impl Loss {
     /// Returns the loss of `logits`, of which row `i` has target `i`: cross-entropy for one class a
     /// node, binary cross-entropy for several labels.
-    pub(crate) fn new(logits: &Matrix, targets: &Targets) -> Self {
+    pub fn new(logits: &Matrix, targets: &Targets) -> Self {
         let rows: Vec<u32> = (0..logits.n_rows() as u32).collect();
         Self::of_rows(logits, &rows, targets, logits.n_rows() as u64)
     }
@@ -33,7 +38,7 @@ impl Loss {
     /// Returns the mean loss of some `rows` of `logits`, of which the `i`-th has target `i`, and the
     /// gradient of the mean over `n_all` rows. Sums are in f64, so that the mean of such parts is
     /// that of all rows but for rounding. No rows have a mean of 0.
-    pub(crate) fn of_rows(logits: &Matrix, rows: &[u32], targets: &Targets, n_all: u64) -> Self {
+    pub fn of_rows(logits: &Matrix, rows: &[u32], targets: &Targets, n_all: u64) -> Self {
         let width = logits.width();
         let mut gradient = vec![0.0; logits.values().len()];
         let (mut sum, mut n_right) = (0.0, 0);
@@ -98,14 +103,14 @@ pub(crate) fn is_positive(logit: f32) -> bool {
 }
 
 /// Returns the place of the first largest value.
-pub(crate) fn largest(row: &[f32]) -> usize {
+pub fn largest(row: &[f32]) -> usize {
     let larger =
         |best: usize, (at, value): (usize, &f32)| if *value > row[best] { at } else { best };
     row.iter().enumerate().fold(0, larger)
 }
 
 /// Returns the first row with an element that is no number, or else with the largest one.
-pub(crate) fn worst_row(rows: &Matrix) -> usize {
+pub fn worst_row(rows: &Matrix) -> usize {
     let larger = |worst: (usize, f32), (at, value): (usize, &f32)| {
         if value.abs().total_cmp(&worst.1).is_gt() { (at, value.abs()) } else { worst }
     };

@@ -18,7 +18,7 @@ use crate::{
 impl Layer {
     /// Returns the output for the block's destinations from the messages of its sources, of input
     /// rows of `width`, normalised by running statistics.
-    pub(super) fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Matrix {
+    pub fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Matrix {
         // A residual layer is as wide as its rows, so that messages are the rows themselves.
         let own = self.is_residual.then(|| messages.rows(hop.block.n_dst as usize).to_vec());
         let mut out = self.conv.combine(hop, messages, width);
@@ -32,7 +32,7 @@ impl Layer {
 
 impl Conv {
     /// Returns the width of a message for input rows of `width`.
-    pub(super) fn message_width(&self, width: usize) -> usize {
+    pub fn message_width(&self, width: usize) -> usize {
         match self {
             // The largest of transformed rows is not the transformed largest.
             Self::Sage(_, Aggregation::Max) => width,
@@ -44,7 +44,7 @@ impl Conv {
     }
 
     /// Returns the messages of input rows, which have passed the activation.
-    pub(super) fn messages(&self, rows: Rows) -> Matrix {
+    pub fn messages(&self, rows: Rows) -> Matrix {
         let workspace = &Workspace::default();
         match self {
             Self::Sage(linear, _) | Self::Gcn(linear) => match self.transformed(rows.width()) {
@@ -86,7 +86,7 @@ impl Conv {
     }
 
     /// Returns the activation of the rows that come from another layer.
-    pub(crate) fn activation(&self) -> Activation {
+    pub fn activation(&self) -> Activation {
         match self {
             Self::Sage(..) | Self::Gcn(_) => Activation::Relu,
             Self::Gat(_) => Activation::Elu,

@@ -116,7 +116,7 @@ impl FeatureRows {
 
     /// Returns whether less than a tenth of the elements of `n_rows` rows are in `pieces`.
     fn are_sparse(&self, pieces: &[SparsePiece], n_rows: usize) -> bool {
-        self.are_few(pieces.iter().map(SparsePiece::len).sum(), n_rows)
+        self.are_few(pieces.iter().map(SparsePiece::n_elements).sum(), n_rows)
     }
 
     fn row_bytes(&self) -> usize {

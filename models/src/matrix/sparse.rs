@@ -65,7 +65,7 @@ impl SparsePiece {
     }
 
     /// Returns the number of elements.
-    pub fn len(&self) -> usize {
+    pub fn n_elements(&self) -> usize {
         self.values.len()
     }
 
@@ -78,7 +78,7 @@ impl SparsePiece {
 impl SparseRows {
     /// Joins pieces of rows of `width`.
     pub fn new(width: usize, pieces: Vec<SparsePiece>) -> Self {
-        let n_elements = pieces.iter().map(SparsePiece::len).sum();
+        let n_elements = pieces.iter().map(SparsePiece::n_elements).sum();
         let mut offsets = vec![0];
         let mut columns = Vec::with_capacity(n_elements);
         let mut values: Vec<f32> = Vec::with_capacity(n_elements);

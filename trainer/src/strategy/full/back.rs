@@ -40,7 +40,7 @@ impl Part {
         }
         match &layer.conv {
             Conv::Sage(linear, _) | Conv::Gcn(linear) => {
-                self.begin_linear(number, linear, plan, grad)
+                self.begin_linear(number, linear, plan, grad);
             }
             Conv::Gat(gat) => self.begin_attention(number, gat, plan, grad),
         }

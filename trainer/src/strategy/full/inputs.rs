@@ -89,7 +89,7 @@ impl Inputs {
             // A partition without nodes, which has no halo either.
             Loaded::Undecided => (InputRows::no_rows(width), InputRows::no_rows(width)),
             Loaded::Sparse(mut pieces) => {
-                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_elements = pieces.iter().map(SparsePiece::n_elements).sum();
                 let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
                 let is_sparse = source.features.are_few(n_elements, n_rows);
                 let of_halo = pieces.split_off(n_own_pieces);
@@ -341,7 +341,7 @@ impl InputSource {
             Loaded::Sparse(pieces) => pieces.extend(self.features.non_zeros(rows)),
             Loaded::Undecided => {
                 let pieces = self.features.non_zeros(rows);
-                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_elements = pieces.iter().map(SparsePiece::n_elements).sum();
                 let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
                 *loaded = match self.features.are_few(n_elements, n_rows) {
                     true => Loaded::Sparse(pieces),

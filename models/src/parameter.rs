@@ -39,7 +39,7 @@ impl Parameter {
     }
 
     /// Makes a vector of zeros.
-    pub fn zeros(len: usize) -> Self {
+    pub(crate) fn zeros(len: usize) -> Self {
         Self::new(vec![0.0; len], &[len])
     }
 

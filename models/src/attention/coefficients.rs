@@ -63,7 +63,7 @@ impl Entries {
     ///
     /// The softmax first subtracts the largest score of the destination, so no exponential
     /// overflows. The destination's own entry always exists, so no sum is 0.
-    pub fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
+    pub(crate) fn coefficients(&self, of_src: &[f32], of_dst: &[f32], heads: usize) -> Vec<f32> {
         let mut out = vec![0.0; self.len() * heads];
         let pieces = self.pieces(&mut out, heads, ROWS_PER_TASK);
         pieces.into_par_iter().for_each(|(destinations, mut piece)| {

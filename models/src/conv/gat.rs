@@ -98,7 +98,8 @@ impl Gat {
         self.attend_over(Entries::of(hop.block), z, mask)
     }
 
-    /// Does as [`Self::attend`] over given entries, with a mask of their coefficients.
+    /// Returns the output for the projected rows `z` of the sources of `entries`, with a mask of the
+    /// coefficients (section 3.3), and what the backward pass needs.
     pub fn attend_over(
         &self,
         entries: Arc<Entries>,

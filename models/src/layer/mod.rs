@@ -103,7 +103,7 @@ impl Layer {
 
 impl Saved {
     /// Returns the memory of rows back.
-    pub fn give_to(self, workspace: &Workspace) {
+    pub(crate) fn give_to(self, workspace: &Workspace) {
         self.convolved.give_to(workspace);
         self.normed.into_iter().for_each(|normed| workspace.give_matrix(normed.into_rows()));
     }

@@ -70,7 +70,7 @@ impl Dropout {
 impl Mask {
     /// Appends row number `row`, of these elements, to `piece`, less those that are dropped. Among
     /// these it keeps the ones that are not finite as NaN, as [`Self::apply`] does.
-    pub fn push_row(
+    pub(crate) fn push_row(
         &self,
         row: usize,
         elements: impl Iterator<Item = (u32, f32)>,

@@ -251,7 +251,7 @@ impl SparseRows {
     }
 
     /// Returns the rows after dropout; elements that are dropped are left out.
-    pub fn dropped(&self, mask: &Mask) -> Self {
+    pub(crate) fn dropped(&self, mask: &Mask) -> Self {
         let rows: Vec<usize> = (0..self.n_rows()).collect();
         let piece = |rows: &[usize]| {
             let mut piece = SparsePiece::default();

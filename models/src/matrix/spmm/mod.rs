@@ -110,7 +110,7 @@ impl Spmm {
     }
 
     /// Returns the product of sparse rows, after dropout by `mask` of the result.
-    pub fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
+    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
         let first_of_tasks = (0..self.block.n_dst as usize).into_par_iter().step_by(ROWS_PER_TASK);
         let pieces = first_of_tasks.map(|first| {
             let mut piece = SparsePiece::default();
@@ -153,7 +153,7 @@ impl Spmm {
     /// Every row is summed by one thread. The part of its own row is added at the place of that
     /// destination among the edges. This is the order in which a walk over destinations would add
     /// to the row.
-    pub fn transposed_product(
+    pub(crate) fn transposed_product(
         &self,
         grad: &[f32],
         width: usize,

@@ -79,8 +79,9 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
         "trainer/src",
-        "best_model checkpoint config evaluate labels layerwise loss metric model model_file \
-         process_group record replica report run setup sources strategy worker workers",
+        "checkpoint config error evaluate features labels layerwise options process_group record \
+         replay replica report run run_model setup sources step_outcome strategy worker \
+         worker_thread workers",
         "the configuration has the settings that lie in the folders of strategies, strategies read \
          the state of the run, and a run calls its strategy",
     ),

@@ -66,11 +66,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let program = Program {
-        name: "lode",
-        json: cli.json,
-        computes: cli.command.computes(),
-        starts_its_log: cli.command.starts_its_log(),
-    };
+    let program =
+        Program { name: "lode", json: cli.json, starts_its_log: cli.command.starts_its_log() };
     program.run(|console| cli.command.run(console))
 }

@@ -66,11 +66,6 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let program = Program {
-        name: "lode-lab",
-        json: cli.json,
-        computes: matches!(cli.command, Command::Reproduce(_)),
-        starts_its_log: false,
-    };
+    let program = Program { name: "lode-lab", json: cli.json, starts_its_log: false };
     program.run(|console| cli.command.run(console))
 }

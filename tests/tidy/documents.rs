@@ -6,7 +6,8 @@ use crate::tree::{File, Tree, root};
 /// Folders whose paths are checked.
 const FOLDERS: &[&str] = &[
     "benches/", "bucket/", "cache/", "cli/", "client/", "deploy/", "docs/", "fuzz/", "graph/",
-    "import/", "lab/", "python/", "schema/", "server/", "store/", "testing/", "tests/", "trainer/",
+    "import/", "lab/", "models/", "python/", "schema/", "server/", "store/", "testing/", "tests/",
+    "trainer/",
 ];
 
 /// The document that names functions beside their files.

@@ -373,33 +373,37 @@ fn several_concurrent_runs_train_by_one_schedule_and_leave_its_folder_as_it_was(
     assert_eq!(again["parameters_digest"], first["parameters_digest"]);
 }
 
+/// The size of the pool that a library would share between workers is `RAYON_NUM_THREADS`.
 #[test]
-fn workers_share_no_pool_of_spinning_threads() {
+fn workers_compute_in_pools_of_their_own() {
     let dir = tempfile::tempdir().unwrap();
     let graph = testing::graph::generated(dir.path());
-    // Hidden rows of a batch have far more elements than candle computes on one thread.
-    let line = format!(
-        "train --graph {graph} --epochs 100000 --batch 512 --hidden 512 --strategy ondemand \
-         --evaluate-every 0 --log {}",
-        dir.path().join("log").display()
-    );
-    let mut run = command(line.split_whitespace());
-    // candle would have a pool of four, also where there is one core.
-    let mut run =
-        run.env_remove("CANDLE_NUM_THREADS").env("RAYON_NUM_THREADS", "4").spawn().unwrap();
-    let steps =
-        || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default().lines().count();
-    let start = std::time::Instant::now();
-    while steps() < 2 {
-        assert!(start.elapsed().as_secs() < 60 && run.try_wait().unwrap().is_none());
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", run.id())).unwrap();
-    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
-    let names: Vec<String> = names.flatten().collect();
-    run.kill().unwrap();
-    run.wait().unwrap();
-    assert!(!names.is_empty() && !names.iter().any(|name| name.contains("candle")), "{names:?}");
+    let names = |n_shared: &str| {
+        let log = dir.path().join(n_shared);
+        let line = format!(
+            "train --graph {graph} --epochs 100000 --batch 512 --hidden 512 --strategy ondemand \
+             --evaluate-every 0 --log {}",
+            log.display()
+        );
+        let mut run = command(line.split_whitespace());
+        let mut run = run.env("RAYON_NUM_THREADS", n_shared).spawn().unwrap();
+        let steps = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+        let start = std::time::Instant::now();
+        while steps() < 2 {
+            assert!(start.elapsed().as_secs() < 60 && run.try_wait().unwrap().is_none());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", run.id())).unwrap();
+        let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        let mut names: Vec<String> = names.flatten().collect();
+        names.sort();
+        run.kill().unwrap();
+        run.wait().unwrap();
+        names
+    };
+    let with_one = names("1");
+    assert!(!with_one.is_empty());
+    assert_eq!(names("5"), with_one);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Which parameters did best on the validation nodes, and when to give up on better ones.
 
-use crate::metric::Accuracy;
+use lodestore_models::metric::Accuracy;
 
 /// The best parameters so far: those of the first evaluation that no later one beats on the
 /// validation nodes; without validation nodes the last.

@@ -4,33 +4,12 @@ use std::{fmt, io, path::PathBuf};
 
 use lodestore_client::{ClientError, source::TensorInfo};
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
-use safetensors::SafeTensorError;
+use lodestore_models::model_file::SavedModelError;
 use thiserror::Error;
 
 use crate::checkpoint_error::CheckpointError;
 use crate::collective::CollectiveError;
 use crate::step::Place;
-
-/// Reason why a model's file could not be written or used.
-#[derive(Debug, Error)]
-#[error("model {}: {fault}", path.display())]
-pub struct SavedModelError {
-    pub(crate) path: PathBuf,
-    pub(crate) fault: Box<ModelFault>,
-}
-
-/// The fault of a model's file.
-#[derive(Debug, Error)]
-pub(crate) enum ModelFault {
-    #[error("cannot {action} it: {source}")]
-    Io { action: &'static str, source: io::Error },
-    #[error("it is no file of tensors that is whole: {0}")]
-    Format(#[from] SafeTensorError),
-    #[error("`{name}` must be {expected}, found {found}")]
-    Unfit { name: String, expected: String, found: String },
-    #[error("in its metadata, {0}")]
-    Settings(Box<TrainError>),
-}
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]
@@ -72,9 +51,6 @@ pub enum TrainError {
         /// The node.
         node: NodeId,
     },
-    /// A tensor operation failed.
-    #[error("tensor operation: {0}")]
-    Tensor(#[from] candle_core::Error),
     /// The processes of the run no longer communicate.
     #[error(transparent)]
     Collective(#[from] CollectiveError),

@@ -4,12 +4,12 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_client::source::TensorInfo;
 use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::NodeId;
+use lodestore_models::matrix::sparse::{SparsePiece, SparseRows};
+use lodestore_models::matrix::spmm::ROWS_PER_TASK;
 use lodestore_store::Dtype;
 use rayon::prelude::*;
 
 use crate::error::TrainError;
-use crate::matrix::sparse::{SparsePiece, SparseRows};
-use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Bytes of a row that are looked at together, and then, if some are not 0, in parts.
 const SPAN_BYTES: usize = 512;
@@ -116,7 +116,7 @@ impl FeatureRows {
 
     /// Returns whether less than a tenth of the elements of `n_rows` rows are in `pieces`.
     fn are_sparse(&self, pieces: &[SparsePiece], n_rows: usize) -> bool {
-        self.are_few(pieces.iter().map(SparsePiece::len).sum(), n_rows)
+        self.are_few(pieces.iter().map(SparsePiece::n_elements).sum(), n_rows)
     }
 
     fn row_bytes(&self) -> usize {

@@ -7,6 +7,10 @@ use std::{
 };
 
 use lodestore_graph::{NodeId, PartId};
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::metric::Accuracy;
+use lodestore_models::model::Model;
 use serde::Serialize;
 
 use crate::collective::ThreadCollective;
@@ -15,13 +19,9 @@ use crate::features::FeatureRows;
 use crate::layerwise::{
     LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
 };
-use crate::matrix::Matrix;
-use crate::matrix::workspace::Workspace;
-use crate::metric::Accuracy;
-use crate::model::{Model, ModelSpec};
-use crate::model_file::ModelFile;
 use crate::options::{Metric, ModelKind, by_name};
 use crate::process_group::ProcessGroup;
+use crate::run_model;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 
@@ -91,12 +91,11 @@ impl<'a> Inference<'a> {
         infer: &InferConfig,
     ) -> Result<Self, TrainError> {
         let output = infer.output;
-        let file = ModelFile::read(path)?;
-        let config = &file.config;
+        let (file, config) = run_model::open(path)?;
         let info = sources.local.tensor(&config.feature_tensor)?;
-        let spec = ModelSpec::new(config, info.width as usize, file.n_classes()?);
+        let spec = run_model::spec_of(&config, info.width as usize, file.n_classes()?);
         file.check(&spec)?;
-        let model = Model::new(&spec, 0)?;
+        let model = Model::new(&spec, 0);
         let n_parameters = file.fill(&model, &spec)?;
         let n_layers = match output {
             InferOutput::Logits => model.layers.len(),
@@ -104,7 +103,7 @@ impl<'a> Inference<'a> {
         };
         let expected = "logits for a model of one layer, which has no hidden rows";
         check(n_layers > 0, "output", expected, output)?;
-        let width = model.layers[n_layers - 1].conv.out_width()?;
+        let width = model.layers[n_layers - 1].conv.out_width();
         let owned: Vec<PartId> = graph.book.parts().collect();
         let limits = PassLimits::within(infer.memory_bytes);
         let pass = LayerPass {
@@ -118,7 +117,7 @@ impl<'a> Inference<'a> {
         let mut identity = blake3::Hasher::new();
         identity.update(&graph.uuid).update(file.digest().as_bytes());
         let chunk_bytes = limits.chunk_bytes;
-        let settings = format!("1 {output} {chunk_bytes} {info:?} {}", infer.version);
+        let settings = format!("2 {output} {chunk_bytes} {info:?} {}", infer.version);
         let identity = identity.update(settings.as_bytes()).finalize().to_hex();
         let work = WorkFolder::open(&infer.work_dir, &identity)
             .map_err(|source| TrainError::Spill { folder: infer.work_dir.clone(), source })?;
@@ -209,15 +208,15 @@ pub fn evaluate_saved(
     graph: &TrainGraph<'_>,
     sources: &WorkerSources,
 ) -> Result<Evaluation, TrainError> {
-    let file = ModelFile::read(path)?;
+    let (file, config) = run_model::open(path)?;
     let sources = std::slice::from_ref(sources);
-    let setup = Setup::new(&file.config, *graph, sources, vec![0], Some(&file))?;
+    let setup = Setup::new(&config, *graph, sources, vec![0], Some(&file))?;
     let parameters = file.fill(&setup.model, &setup.spec())?;
     let mut alone = ThreadCollective::alone();
     let group = &mut ProcessGroup::new(&mut alone);
     let Accuracy { validation: validation_accuracy, test: test_accuracy } =
         setup.evaluator()?.accuracy(&setup.model, group)?;
-    let (model, metric) = (file.config.model, file.config.metric);
+    let (model, metric) = (config.model, config.metric);
     Ok(Evaluation { model, parameters, metric, validation_accuracy, test_accuracy })
 }
 
@@ -231,11 +230,9 @@ mod tests {
     use lodestore_graph::sampler::{Fanout, Sampler};
 
     use super::*;
-    use crate::{
-        conv::{Hop, Input, LayerDropout},
-        layerwise::tests::{N_NODES, model, naive, pass, topology},
-        matrix::dropout::Activation,
-    };
+    use crate::layerwise::tests::{N_NODES, first, model, naive, pass, topology};
+    use lodestore_models::conv::{Hop, Input, LayerDropout};
+    use lodestore_models::matrix::dropout::Activation;
 
     fn inference<'a>(
         pass: LayerPass<'a>,
@@ -245,7 +242,7 @@ mod tests {
     ) -> Inference<'a> {
         let (model, kind) = (model.clone(), ModelKind::Sage);
         let n_layers = model.layers.len() - usize::from(output == InferOutput::Embedding);
-        let width = model.layers[n_layers - 1].conv.out_width().unwrap();
+        let width = model.layers[n_layers - 1].conv.out_width();
         Inference { pass, model, kind, output, n_layers, width, n_parameters: 0, work }
     }
 
@@ -354,7 +351,7 @@ mod tests {
             inference.run(&mut keep, &mut |_, _| ()).unwrap();
             let is_relu = kind != ModelKind::Gat;
             let activation = if is_relu { Activation::Relu } else { Activation::Elu };
-            let hidden = naive(&model.first(2), &topology, &all);
+            let hidden = naive(&first(&model, 2), &topology, &all);
             let expected = activation.forward(hidden.values(), None, &Workspace::default());
             assert!(is_near(&found, &expected), "{kind}");
             assert_eq!(found.iter().all(|value| *value >= 0.0), is_relu, "{kind}");
@@ -367,8 +364,7 @@ mod tests {
             let hop = Hop { block: &block, nodes: &batch.nodes, degree: &degree };
             let input = Input::Features { x: &x, width };
             let (last, workspace) = (&model.layers[2], Workspace::default());
-            let (logits, _) =
-                last.forward(hop, input, LayerDropout::default(), &workspace).unwrap();
+            let (logits, _) = last.forward(hop, input, LayerDropout::default(), &workspace);
             let expected = naive(&model, &topology, &all);
             assert!(is_near(logits.values(), expected.values()), "{kind}");
         }

@@ -3,6 +3,7 @@
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, PartId, PartitionBook};
+use lodestore_models::loss::Targets;
 use lodestore_store::Dtype;
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 
@@ -33,15 +34,6 @@ pub(crate) struct Labels {
     pub(crate) train: Vec<NodeId>,
     pub(crate) validation: Vec<NodeId>,
     pub(crate) test: Vec<NodeId>,
-}
-
-/// The labels of some nodes, in their order.
-#[derive(Clone, Debug)]
-pub(crate) enum Targets {
-    /// One class a node.
-    Classes(Vec<u32>),
-    /// `width` labels a node, each 0 or 1.
-    Several { width: usize, labels: Vec<u8> },
 }
 
 impl Labels {

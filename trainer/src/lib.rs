@@ -1,5 +1,4 @@
-//! A thin GNN trainer on candle: GraphSAGE, GCN and GAT under the training strategies of the
-//! papers.
+//! A thin GNN trainer: the models of `lodestore-models` under the training strategies of the papers.
 //!
 //! This crate does not know where rows are or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
@@ -12,39 +11,27 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
-mod adam;
-mod attention;
 mod best_model;
 pub mod bottleneck;
 pub mod checkpoint;
 mod checkpoint_error;
 pub mod collective;
 pub mod config;
-mod conv;
 pub mod error;
 mod evaluate;
 mod features;
 pub mod infer;
 mod labels;
-mod largest;
-mod layer;
 mod layerwise;
-mod linear;
-mod loss;
-mod matrix;
-mod metric;
-pub mod model;
-pub mod model_file;
-mod norm;
 pub mod options;
 pub mod process_group;
 pub mod profile;
-mod random;
 mod record;
 pub mod replay;
 mod replica;
 pub mod report;
 mod run;
+pub mod run_model;
 mod setup;
 mod sources;
 pub mod step;

@@ -4,10 +4,10 @@ use std::mem::take;
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::PrefetchStats;
+use lodestore_models::metric::Accuracy;
 
 use crate::bottleneck::StepSums;
 use crate::checkpoint::Measured;
-use crate::metric::Accuracy;
 use crate::report::EpochReport;
 use crate::step::WorkerStep;
 use crate::step_outcome::{MemberStats, TeamStep};

@@ -2,10 +2,11 @@
 
 use std::f64::consts::PI;
 
-use crate::adam::Adam;
+use lodestore_models::adam::Adam;
+use lodestore_models::model::Model;
+
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
-use crate::model::Model;
 use crate::options::{RateSchedule, WarmUp};
 
 /// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
@@ -27,32 +28,28 @@ impl Replica {
     ) -> Result<Self, TrainError> {
         let (optimizer, clip_norm) = (config.update.optimizer, config.update.clip_norm);
         let (parameters, are_statistics) = (model.parameters(), model.are_statistics());
-        let adam = Adam::new(parameters, are_statistics, optimizer, config.weight_decay)?;
+        let adam = Adam::new(parameters, are_statistics, optimizer, config.weight_decay);
         let rate = LearningRate::new(config, n_steps)?;
         Ok(Self { model: model.clone(), adam, rate, clip_norm })
     }
 
     /// Replaces the parameters.
-    pub(crate) fn set_values(&mut self, values: Vec<Vec<f32>>) -> Result<(), TrainError> {
-        Ok(self.adam.set_values(values)?)
+    pub(crate) fn set_values(&mut self, values: &[Vec<f32>]) {
+        self.adam.set_values(values);
     }
 
     /// Makes one update by gradients that have been reduced over all workers, so that all
     /// processes clip alike.
-    pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) -> Result<(), TrainError> {
-        self.update_at(self.adam.n_steps.into(), gradients)
+    pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) {
+        self.update_at(self.adam.n_steps.into(), gradients);
     }
 
     /// Makes one update, of step number `step` of the run, whatever the optimiser has counted.
-    pub(crate) fn update_at(
-        &mut self,
-        step: u64,
-        gradients: &mut [Vec<f32>],
-    ) -> Result<(), TrainError> {
+    pub(crate) fn update_at(&mut self, step: u64, gradients: &mut [Vec<f32>]) {
         if let Some(limit) = self.clip_norm {
             self.adam.clip(gradients, limit);
         }
-        Ok(self.adam.step(gradients, self.rate.at(step))?)
+        self.adam.step(gradients, self.rate.at(step));
     }
 }
 
@@ -98,14 +95,14 @@ impl LearningRate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ModelSpec;
     use crate::options::UpdateOptions;
+    use crate::run_model::spec_of;
 
     fn replica(update: UpdateOptions) -> Replica {
         let (learning_rate, weight_decay, epochs) = (0.5, 0.0, 2);
         let usual = TrainConfig::default();
         let config = TrainConfig { update, learning_rate, weight_decay, epochs, ..usual };
-        let model = Model::new(&ModelSpec::new(&config, 2, 2), 1).unwrap();
+        let model = Model::new(&spec_of(&config, 2, 2), 1);
         Replica::new(&model, &config, 4).unwrap()
     }
 
@@ -122,7 +119,7 @@ mod tests {
         for share in [0.25, 0.5, 0.75, 1.0, 1.0, 0.5 + half, 0.5, 0.5 - half] {
             let before = replica.adam.values()[0][0];
             let mut gradients = gradients(&replica, 0.1);
-            replica.update(&mut gradients).unwrap();
+            replica.update(&mut gradients);
             let moved = f64::from(before - replica.adam.values()[0][0]);
             assert!((moved - 0.5 * share).abs() < 1e-4, "{moved} {share}");
         }
@@ -133,7 +130,7 @@ mod tests {
         let clip_norm = Some(0.25);
         let mut replica = replica(UpdateOptions { clip_norm, ..UpdateOptions::default() });
         let mut gradients = gradients(&replica, 3.0);
-        replica.update(&mut gradients).unwrap();
+        replica.update(&mut gradients);
         let means = replica.adam.state().means;
         let norm = means.iter().flatten().map(|mean| (10.0 * mean).powi(2)).sum::<f32>().sqrt();
         assert!((norm - 0.25).abs() < 1e-5, "{norm}");

@@ -3,19 +3,20 @@
 use std::{borrow::Cow, mem::take};
 
 use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes, watch_memory};
+use lodestore_models::adam::ReplicaState;
+use lodestore_models::model_file::{self, SavedModelError};
 
-use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
 use crate::collective::Traffic;
 use crate::config::{Due, TrainConfig};
-use crate::error::{SavedModelError, TrainError};
+use crate::error::TrainError;
 use crate::evaluate::Evaluator;
-use crate::model_file;
 use crate::process_group::ProcessGroup;
 use crate::record::Record;
 use crate::replica::Replica;
 use crate::report::{Progress, TrainReport};
+use crate::run_model::settings_of;
 use crate::setup::Setup;
 use crate::step::Place;
 use crate::step_outcome::MemberStats;
@@ -185,7 +186,8 @@ impl<'a> Run<'a> {
             none if none.is_empty() => &self.replica.adam.values(),
             best => best,
         };
-        self.save_error = model_file::save(path, self.config, &setup.spec(), values).err();
+        self.save_error =
+            model_file::save(path, &settings_of(self.config), &setup.spec(), values).err();
     }
 
     /// Writes a checkpoint, if there are to be any.

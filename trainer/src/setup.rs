@@ -6,6 +6,9 @@ use lodestore_graph::{
     PartId,
     sampler::{Deal, RootPlan},
 };
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::model::{Model, ModelSpec};
+use lodestore_models::model_file::ModelFile;
 use tracing::warn;
 
 use crate::checkpoint::Settings;
@@ -15,10 +18,8 @@ use crate::evaluate::Evaluator;
 use crate::features::FeatureRows;
 use crate::labels::Labels;
 use crate::layerwise::{LayerPass, Owners, PassLimits};
-use crate::matrix::workspace::Workspace;
-use crate::model::{Model, ModelSpec};
-use crate::model_file::ModelFile;
 use crate::process_group::Opening;
+use crate::run_model;
 use crate::sources::{RowVersions, TrainGraph, WorkerSources};
 use crate::strategy::{Share, StrategyConfig, check_parts};
 use crate::worker::Learner;
@@ -68,10 +69,10 @@ impl<'a> Setup<'a> {
         }
         let info = sources[0].local.tensor(&config.feature_tensor)?;
         let features = FeatureRows::new(&info, config.normalize)?;
-        let spec = ModelSpec::new(config, features.width, labels.n_classes);
+        let spec = run_model::spec_of(config, features.width, labels.n_classes);
         file.map_or(Ok(()), |file| file.check(&spec))?;
-        spec.check_size()?;
-        let model = Model::new(&spec, config.seed)?;
+        run_model::check_size(&spec)?;
+        let model = Model::new(&spec, config.seed);
         let row_bytes = info.row_bytes();
         let n_batches = strategy.n_batches(config, graph.book, &labels.train);
         let setup = Self {
@@ -167,7 +168,7 @@ impl<'a> Setup<'a> {
 
     /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
-        ModelSpec::new(self.config, self.features.width, self.labels.n_classes)
+        run_model::spec_of(self.config, self.features.width, self.labels.n_classes)
     }
 
     /// Returns what the strategy decides.

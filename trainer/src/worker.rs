@@ -2,23 +2,22 @@
 
 use std::{sync::Arc, time::Instant};
 
-use candle_core::Var;
 use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchReadiness, BatchRows, PrefetchStats, PreparedBatch};
 use lodestore_client::{BatchLoader, Prefetcher};
 use lodestore_graph::{NodeId, batch::Batch, sampler::RootPlan, topology::Topology};
+use lodestore_models::conv::Input;
+use lodestore_models::loss::{Loss, worst_row};
+use lodestore_models::matrix::first_not_finite;
+use lodestore_models::matrix::sparse::SparseRows;
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::model::{Hops, Model};
 
 use crate::config::{Due, TrainConfig};
-use crate::conv::Input;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
 use crate::labels::Labels;
-use crate::loss::{Loss, worst_row};
-use crate::matrix::first_not_finite;
-use crate::matrix::sparse::SparseRows;
-use crate::matrix::workspace::Workspace;
-use crate::model::{Hops, Model};
 use crate::replay::Replay;
 use crate::step::{Place, StepSeconds};
 use crate::step_outcome::StepOutcome;
@@ -149,8 +148,8 @@ impl<P> Worker<'_, P> {
         let batch = &input.batch;
         (outcome.n_roots, outcome.n_nodes) = (batch.n_roots as u64, batch.nodes.len() as u64);
         if let (Some(replay), StepRows::Bytes(rows)) = (self.replay, &input.rows) {
-            let zeros = |parameter: &Var| vec![0.0; parameter.elem_count()];
-            outcome.gradients = self.learner.model.parameters().iter().map(zeros).collect();
+            let parameters = self.learner.model.parameters();
+            outcome.gradients = parameters.iter().map(|of| vec![0.0; of.n_elements()]).collect();
             outcome.loss = replay.step(input.place.step, outcome.n_roots, rows.as_ref(), start);
             outcome.seconds.compute = start.elapsed().as_secs_f64();
             return Ok(());
@@ -183,15 +182,15 @@ impl Learner<'_> {
                 None => Input::Features { x: self.features.view(rows.as_ref()), width },
             },
         };
-        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace)?;
-        let loss = Loss::new(pass.logits(), targets)?;
+        let pass = self.model.forward(hops, features, seed ^ DROPOUT_STREAM, &self.workspace);
+        let loss = Loss::new(pass.logits(), &targets);
         if !loss.mean.is_finite() {
             self.check_features(place, &batch.nodes, &rows)?;
             let node = batch.nodes[worst_row(pass.logits())];
             return Err(TrainError::Diverged { node, place, loss: loss.mean });
         }
         drop((rows, of_bytes));
-        outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace)?;
+        outcome.gradients = self.model.backward(pass, loss.gradient, &self.workspace);
         (outcome.loss, outcome.n_right) = (loss.mean, loss.n_right);
         Ok(())
     }

@@ -76,11 +76,6 @@ impl Command {
         matches!(self, Self::Serve(_))
     }
 
-    /// Returns whether it computes a model.
-    pub(crate) fn computes(&self) -> bool {
-        matches!(self, Self::Quickstart(_) | Self::Train(_) | Self::Evaluate(_) | Self::Infer(_))
-    }
-
     /// Runs the command; an error means exit code 1, or 2 for wrong usage.
     pub(crate) fn run(self, console: &Console) -> Result<ExitCode> {
         let done = match self {

@@ -28,11 +28,11 @@
 //! file's, before memory is taken for it.
 
 use bytemuck::{Pod, Zeroable, bytes_of, cast_slice, pod_collect_to_vec, pod_read_unaligned};
+use lodestore_models::adam::ReplicaState;
+use lodestore_models::metric::Accuracy;
 
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
-use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
-use crate::metric::Accuracy;
 
 const MAGIC: [u8; 8] = *b"LODECKPT";
 const VERSION: u32 = 2;

@@ -12,9 +12,9 @@ mod settings;
 
 use std::{borrow::Cow, time::Instant};
 
+use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize};
 
-use crate::adam::ReplicaState;
 use crate::best_model::BestModel;
 use crate::error::TrainError;
 use crate::report::EpochReport;

@@ -1,12 +1,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use lodestore_models::metric::Accuracy;
+
 use super::{folder::parents_of_missing, format::decode, *};
 use crate::config::{
     FullConfig, HopConfig, MassiveConfig, Merge, Migration, OndemandConfig, RapidConfig, Roots,
     ScheduleConfig, SdtConfig, Strategy, TrainConfig,
 };
-use crate::metric::Accuracy;
 
 const LENGTHS: [usize; 3] = [7, 3, 1];
 
@@ -97,7 +98,7 @@ fn every_flipped_bit_and_every_truncation_is_an_error() {
 /// Faults in spite of a good digest: none may panic or take memory.
 #[test]
 fn forged_bytes_are_errors_or_what_they_say() {
-    let (bytes, random) = (encode(&sample()), crate::random::CounterRandom::new(1, 0));
+    let (bytes, random) = (encode(&sample()), lodestore_models::random::CounterRandom::new(1, 0));
     for i in 0..20_000 {
         let forged = forged(bytes.clone(), |bytes| {
             for change in 0..=random.bits(3 * i) % 3 {

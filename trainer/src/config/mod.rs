@@ -6,10 +6,13 @@ use lodestore_graph::{
     PartitionBook,
     sampler::{Deal, Fanout, RootPlan},
 };
+use lodestore_models::model::MAX_LAYERS;
 use serde::Serialize;
 
 use crate::error::{TrainError, check};
-use crate::options::{LayerOptions, Metric, ModelKind, UpdateOptions, by_name};
+use crate::options::{
+    LayerOptions, Metric, ModelKind, UpdateOptions, by_name, check_layer_options,
+};
 use crate::replay::Replay;
 pub use crate::strategy::Strategy;
 pub use crate::strategy::full::config::{Compression, FullConfig, Halo};
@@ -18,9 +21,6 @@ pub use crate::strategy::massive::MassiveConfig;
 pub use crate::strategy::ondemand::config::{OndemandConfig, Sampling};
 pub use crate::strategy::rapid::config::{HotPolicy, RapidConfig, ScheduleConfig};
 pub use crate::strategy::sdt::config::{OptimizerState, SdtConfig};
-
-/// Most layers of a model.
-pub(crate) const MAX_LAYERS: usize = 64;
 
 /// Settings of a run: its training, and the way it gets its rows, which never changes the losses.
 #[derive(Clone, Debug)]
@@ -200,7 +200,7 @@ impl TrainConfig {
         check(rate.is_finite() && rate > 0.0, "learning_rate", "positive", rate)?;
         let decay = self.weight_decay;
         check(decay.is_finite() && decay >= 0.0, "weight_decay", "0 or more", decay)?;
-        self.layer.validate(self.model, self.fanouts.len())?;
+        check_layer_options(self.layer, self.model, self.fanouts.len())?;
         self.update.validate(self.epochs)
     }
 

@@ -1,13 +1,13 @@
 //! Measures of a model with full neighbourhoods.
 
 use lodestore_graph::NodeId;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::metric::{Accuracy, Measure};
+use lodestore_models::model::Model;
 
 use crate::error::TrainError;
 use crate::labels::Labels;
 use crate::layerwise::{LayerPass, NodeSet, PassOutput, check_finite};
-use crate::matrix::Matrix;
-use crate::metric::{Accuracy, Measure};
-use crate::model::Model;
 use crate::options::Metric;
 use crate::process_group::ProcessGroup;
 

@@ -10,7 +10,6 @@
 //! processes and threads.
 
 mod chunks;
-mod messages;
 mod nodes;
 mod rows;
 mod work;
@@ -20,15 +19,15 @@ use std::{cmp::Ordering, io, sync::Arc};
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_graph::{NodeId, topology::Topology};
+use lodestore_models::conv::Hop;
+use lodestore_models::layer::Layer;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::workspace::Workspace;
 use rayon::{ThreadPool, prelude::*};
 
-use crate::conv::Hop;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::layer::Layer;
-use crate::matrix::Matrix;
-use crate::matrix::sparse::Rows;
-use crate::matrix::workspace::Workspace;
 use crate::process_group::{ProcessGroup, RowsTo};
 use crate::worker_thread::thread_pool;
 pub(crate) use chunks::Owners;
@@ -104,9 +103,9 @@ struct Stages<'a> {
 
 impl Stages<'_> {
     /// Returns the width of the rows that a stage leaves: messages, but for the last.
-    fn width_after(&self, stage: usize) -> Result<usize, TrainError> {
+    fn width_after(&self, stage: usize) -> usize {
         let width = self.widths[stage];
-        Ok(self.layers.get(stage).map_or(Ok(width), |layer| layer.conv.message_width(width))?)
+        self.layers.get(stage).map_or(width, |layer| layer.conv.message_width(width))
     }
 
     fn is_last(&self, stage: usize) -> bool {
@@ -143,9 +142,7 @@ impl LayerPass<'_> {
         output: PassOutput<'_>,
     ) -> Result<Option<RowStore>, TrainError> {
         let mut widths = vec![self.features.width];
-        for layer in layers {
-            widths.push(layer.conv.out_width()?);
-        }
+        widths.extend(layers.iter().map(|layer| layer.conv.out_width()));
         let (sets, n_ranks) = (self.sets(layers.len(), wanted), group.n_ranks());
         let read_here = (n_ranks > 1).then(|| self.read_by(group.rank(), n_ranks, &sets));
         let running = Running {
@@ -201,20 +198,20 @@ impl LayerPass<'_> {
     }
 
     /// Returns the chunks of a stage, bounded by the rows that are read, aggregated and made.
-    fn chunks(&self, stages: &Stages<'_>, stage: usize) -> Result<Vec<Chunk>, TrainError> {
+    fn chunks(&self, stages: &Stages<'_>, stage: usize) -> Vec<Chunk> {
         let (nodes, limit) = (&stages.sets[stage], self.limits.chunk_bytes);
         let Some(layer) = stage.checked_sub(1) else {
             // As bytes, as f32, and as messages.
-            let width = stages.widths[0] + stages.width_after(0)?;
+            let width = stages.widths[0] + stages.width_after(0);
             let row_bytes = (self.row_bytes() + 4 * width) as u64;
-            return Ok(Chunk::split(nodes, self.owners, limit, |_| row_bytes));
+            return Chunk::split(nodes, self.owners, limit, |_| row_bytes);
         };
-        let (read, made) = (stages.width_after(layer)?, stages.widths[stage]);
+        let (read, made) = (stages.width_after(layer), stages.widths[stage]);
         let [of_source, of_destination] = [read, 2 * read + 2 * made].map(|n| 4 * n as u64);
-        Ok(Chunk::split(nodes, self.owners, limit, |node| {
+        Chunk::split(nodes, self.owners, limit, |node| {
             let n_sources = u64::from(self.topology.in_degree(node)) + 1;
             n_sources * (of_source + SOURCE_BYTES) + of_destination
-        }))
+        })
     }
 
     /// Reads the features of `nodes`, and returns the messages that `layer` makes of them.
@@ -225,7 +222,7 @@ impl LayerPass<'_> {
         loader: &BatchLoader,
     ) -> Result<Matrix, TrainError> {
         if let Some((rows, _)) = self.features.load_sparse(loader, nodes)? {
-            return Ok(layer.conv.messages(Rows::Sparse(rows))?);
+            return Ok(layer.conv.messages(Rows::Sparse(rows)));
         }
         let (mut features, mut buffer) = (self.features.clone(), RowBuffer::default());
         buffer.resize(nodes.len() * loader.row_bytes());
@@ -237,7 +234,7 @@ impl LayerPass<'_> {
                 Rows::Dense(Matrix::new(rows, width))
             }
         };
-        Ok(layer.conv.messages(rows)?)
+        Ok(layer.conv.messages(rows))
     }
 
     /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours.
@@ -259,10 +256,10 @@ impl LayerPass<'_> {
         let rows = Matrix::new(rows, messages.width);
         let degree = |node| self.topology.in_degree(node);
         let hop = Hop { block: &Arc::new(block), nodes: &nodes, degree: &degree };
-        let out = stages.layers[at].combine(hop, rows, stages.widths[at])?;
+        let out = stages.layers[at].combine(hop, rows, stages.widths[at]);
         let Some(next) = stages.layers.get(at + 1) else { return Ok(out) };
         let active = next.conv.activation().forward(out.values(), None, &Workspace::default());
-        Ok(next.conv.messages(Rows::Dense(Matrix::new(active, out.width())))?)
+        Ok(next.conv.messages(Rows::Dense(Matrix::new(active, out.width()))))
     }
 
     fn row_bytes(&self) -> usize {
@@ -282,7 +279,7 @@ impl Running<'_, '_> {
                 self.done += n_nodes;
                 continue;
             }
-            let chunks = self.pass.chunks(&self.stages, stage)?;
+            let chunks = self.pass.chunks(&self.stages, stage);
             let n_before = match stage.cmp(&place.stage) {
                 Ordering::Less => chunks.len(),
                 Ordering::Equal => place.n_chunks,
@@ -315,7 +312,7 @@ impl Running<'_, '_> {
             let mine = &round[group.rank() as usize];
             let make = || self.pass.make(&self.stages, stage, messages, mine);
             let made = self.pool.install(make)?;
-            let width = self.stages.width_after(stage)?;
+            let width = self.stages.width_after(stage);
             for (chunk, mut rows) in share(group, &round, made, width, to)? {
                 if is_last {
                     (self.output.sink)(&chunk.nodes(&self.stages.sets[stage]), &mut rows)?;
@@ -366,7 +363,7 @@ impl Running<'_, '_> {
     /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to
     /// the sink alone.
     fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
-        let width = self.stages.width_after(stage)?;
+        let width = self.stages.width_after(stage);
         let work = self.output.work.as_deref();
         if self.stages.is_last(stage) && work.is_none() {
             return Ok(None);

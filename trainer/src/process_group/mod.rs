@@ -9,9 +9,9 @@ mod partitions;
 use std::time::Instant;
 
 use lodestore_client::load_stats::LoadStats;
+use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::adam::ReplicaState;
 use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
 use crate::sources::RowVersions;

@@ -1,7 +1,8 @@
 //! Rows, gradients and local models of partitions.
 
+use lodestore_models::adam::ReplicaState;
+
 use super::ProcessGroup;
-use crate::adam::ReplicaState;
 use crate::collective::{CollectiveError, Payload, Term};
 use crate::error::TrainError;
 use crate::strategy::full::{Messages, PartFigures};

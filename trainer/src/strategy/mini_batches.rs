@@ -165,7 +165,7 @@ pub(crate) fn train_epoch(
         let loss = outcome.loss;
         outcome.check_finite(run.place)?;
         let update = Instant::now();
-        run.replica.update(&mut outcome.gradients)?;
+        run.replica.update(&mut outcome.gradients);
         let update = update.elapsed().as_secs_f64() + outcome.average_seconds;
         let step_seconds = began.elapsed().as_secs_f64();
         let mut workers = worker_steps(run, steps, &outcome, step_seconds, update);

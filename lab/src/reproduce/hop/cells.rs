@@ -1,7 +1,7 @@
 //! Counts of a graph, for each partitioner, number of servers, model and batch.
 
 use lodestore_graph::sampler::{Deal, Fanout};
-use lodestore_trainer::model::parameter_count;
+use lodestore_trainer::run_model::parameter_count;
 use lodestore_trainer::{ModelKind, TrainConfig};
 use serde::Serialize;
 

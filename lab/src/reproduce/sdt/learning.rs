@@ -6,8 +6,8 @@ use anyhow::{Result, anyhow};
 use lodestore_client::PullKind;
 use lodestore_graph::NodeId;
 use lodestore_trainer::config::{OndemandConfig, OptimizerState, SdtConfig};
-use lodestore_trainer::model::parameter_count;
 use lodestore_trainer::report::EpochReport;
+use lodestore_trainer::run_model::parameter_count;
 use lodestore_trainer::{Progress, Strategy, TrainConfig, TrainError, TrainReport, train};
 use serde::Serialize;
 

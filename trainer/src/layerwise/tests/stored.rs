@@ -14,11 +14,11 @@ fn recorded(dir: &Path, pass: &LayerPass<'_>, stages: &Stages<'_>) -> Vec<u64> {
             std::cmp::Ordering::Less => n_nodes,
             _ if n_chunks == 0 => 0,
             _ => {
-                let chunks = pass.chunks(stages, stage).unwrap();
+                let chunks = pass.chunks(stages, stage);
                 chunks.get(n_chunks).map_or(n_nodes, |chunk| chunk.number)
             }
         };
-        4 * (n_rows * stages.width_after(stage).unwrap()) as u64
+        4 * (n_rows * stages.width_after(stage)) as u64
     };
     (0..=at.min(stages.sets.len() - 1)).map(bytes_of).collect()
 }
@@ -76,7 +76,7 @@ fn a_record_says_no_more_than_is_written_and_more_than_it_says_is_cut_off() {
         // The first call is of the stage before, if there is one, whose rows are read again.
         assert_eq!(lengths[at.min(1)], expected[at], "stage {at}");
         // Nothing of them is left when the pass has ended.
-        let full = 4 * (stages.sets[at].len() * stages.width_after(at).unwrap()) as u64;
+        let full = 4 * (stages.sets[at].len() * stages.width_after(at)) as u64;
         assert!(length(at).map_or(true, |found| found == full), "stage {at}");
     }
 }

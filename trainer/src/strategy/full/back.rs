@@ -4,28 +4,25 @@
 //! travel. The second does what does not wait for other partitions. The third does the rest, with
 //! the gradients that have arrived.
 
-use candle_core::Result;
+use lodestore_models::conv::{Conv, gat::Gat};
+use lodestore_models::layer::Layer;
+use lodestore_models::linear::Linear;
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::spmm::add_scaled;
 
 use super::{
     operator::Side,
     part::{Aggregator, Part, form_of, neighbour_weight, own_weight},
     plan::{LayerPlan, Travels},
 };
-use crate::{
-    conv::{Conv, gat::Gat},
-    layer::Layer,
-    linear::Linear,
-    matrix::Matrix,
-    matrix::sparse::Rows,
-    matrix::spmm::add_scaled,
-};
 
 impl Part {
     /// Goes back through layer `number` up to the gradients of the halo's rows.
-    pub(crate) fn begin_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
+    pub(crate) fn begin_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let Some(mut grad) = self.pass.grad.take() else {
-            candle_core::bail!("a layer goes back from a gradient")
+            unreachable!("a layer goes back from a gradient")
         };
         if layer.is_residual
             && let Some(hidden) = number.checked_sub(1).and_then(|before| self.pass.output(before))
@@ -36,30 +33,24 @@ impl Part {
         }
         let state = &mut self.pass.layers[number];
         if let (Some(norm), Some(normed)) = (&layer.norm, state.normed.take()) {
-            let (of_norm, of_rows) = norm.gradients(&normed, &grad, &self.workspace)?;
+            let (of_norm, of_rows) = norm.gradients(&normed, &grad, &self.workspace);
             self.pass.of_layer.of_norm = of_norm;
             self.workspace.give_matrix(std::mem::replace(&mut grad, of_rows));
             self.workspace.give_matrix(normed.into_rows());
         }
         match &layer.conv {
             Conv::Sage(linear, _) | Conv::Gcn(linear) => {
-                self.begin_linear(number, linear, plan, grad)
+                self.begin_linear(number, linear, plan, grad);
             }
             Conv::Gat(gat) => self.begin_attention(number, gat, plan, grad),
         }
     }
 
-    fn begin_linear(
-        &mut self,
-        number: usize,
-        linear: &Linear,
-        plan: LayerPlan,
-        grad: Matrix,
-    ) -> Result<()> {
+    fn begin_linear(&mut self, number: usize, linear: &Linear, plan: LayerPlan, grad: Matrix) {
         let workspace = &self.workspace;
         self.pass.of_layer.others.push(grad.sum_of_rows());
         if plan.travels == Travels::Rows && number > 0 {
-            self.pass.of_sums = Some(linear.projection.row_gradient(&grad, workspace)?);
+            self.pass.of_sums = Some(linear.projection.row_gradient(&grad, workspace));
         }
         let width = plan.message_width;
         let of_product = match plan.travels {
@@ -76,43 +67,35 @@ impl Part {
             }
             (Aggregator::Largest(largest), Some(of_product)) => {
                 let Some(winners) = self.pass.layers[number].winners.take() else {
-                    candle_core::bail!("largest elements have winners")
+                    unreachable!("largest elements have winners")
                 };
                 let values = of_product.values();
                 let all = largest.transposed_product(&winners, values, width, workspace);
                 self.split(all, width);
             }
             (Aggregator::Attention { .. }, _) => {
-                candle_core::bail!("a partition was given a layer of another kind")
+                unreachable!("a partition was given a layer of another kind")
             }
         }
         self.pass.grad = Some(grad);
-        Ok(())
     }
 
-    fn begin_attention(
-        &mut self,
-        number: usize,
-        gat: &Gat,
-        plan: LayerPlan,
-        grad: Matrix,
-    ) -> Result<()> {
+    fn begin_attention(&mut self, number: usize, gat: &Gat, plan: LayerPlan, grad: Matrix) {
         let state = &mut self.pass.layers[number];
         let Some(attended) = state.attended.take() else {
-            candle_core::bail!("attention has coefficients")
+            unreachable!("attention has coefficients")
         };
-        let (others, mut all) = gat.attention_gradients(&attended, &grad)?;
+        let (others, mut all) = gat.attention_gradients(&attended, &grad);
         self.workspace.give_matrix(grad);
         self.pass.of_layer.others.extend(others);
         if plan.travels == Travels::Rows {
-            let rows = kept(state.rows.as_ref())?;
-            let of_weight = gat.projection.weight_gradient(rows, &all)?;
+            let rows = kept(state.rows.as_ref());
+            let of_weight = gat.projection.weight_gradient(rows, &all);
             self.pass.of_layer.weights.push(of_weight);
-            all = gat.projection.row_gradient(&all, &self.workspace)?;
+            all = gat.projection.row_gradient(&all, &self.workspace);
         }
         let width = all.width();
         self.split(all.into_values(), width);
-        Ok(())
     }
 
     /// Takes gradients of own rows and of the halo's apart.
@@ -126,10 +109,10 @@ impl Part {
 
     /// Computes what does not wait for others: gradients of own rows from own destinations, and of
     /// weights that no other partition's rows meet.
-    pub(crate) fn go_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
+    pub(crate) fn go_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let (workspace, width) = (&self.workspace, plan.message_width);
-        let Some(grad) = &self.pass.grad else { return Ok(()) };
+        let Some(grad) = &self.pass.grad else { return };
         let of_product = match plan.travels {
             Travels::Rows => self.pass.of_sums.as_ref(),
             Travels::Transformed => Some(grad),
@@ -141,27 +124,26 @@ impl Part {
         }
         let state = &self.pass.layers[number];
         if plan.travels == Travels::Rows {
-            let of_weight = kept(state.rows.as_ref())?.transposed_times(grad)?;
+            let of_weight = kept(state.rows.as_ref()).transposed_times(grad);
             self.pass.of_layer.weights.push(of_weight);
-            return Ok(());
+            return;
         }
-        let Conv::Sage(linear, _) = &layer.conv else { return Ok(()) };
+        let Conv::Sage(linear, _) = &layer.conv else { return };
         // The half of the weights that own rows alone meet.
         let mut of_weight = vec![0.0; plan.in_width * plan.out_width];
         if let Some([own, _]) = &state.inputs {
-            self.inputs.own.add_weight_gradient(own, grad, &mut of_weight)?;
+            self.inputs.own.add_weight_gradient(own, grad, &mut of_weight);
         } else {
-            of_weight = kept(state.rows.as_ref())?.transposed_times(grad)?;
-            let weight = own_weight(linear, plan.in_width)?;
-            self.pass.of_own = Some(grad.times_transposed(&weight, workspace)?);
+            of_weight = kept(state.rows.as_ref()).transposed_times(grad);
+            let weight = own_weight(linear, plan.in_width);
+            self.pass.of_own = Some(grad.times_transposed(weight.matrix(), workspace));
         }
         self.pass.of_layer.weights.push(of_weight);
-        Ok(())
     }
 
     /// Ends the way back through layer `number`, once the gradients of others have been added to
     /// own rows: the layer before has its gradient then.
-    pub(crate) fn end_back(&mut self, number: usize, layer: &Layer) -> Result<()> {
+    pub(crate) fn end_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let state = std::mem::take(&mut self.pass.layers[number]);
         let mut of_layer = std::mem::take(&mut self.pass.of_layer);
@@ -171,12 +153,12 @@ impl Part {
         if plan.travels == Travels::Transformed {
             let mut of_weight = vec![0.0; plan.in_width * width];
             if let Some([own, of_halo]) = &state.inputs {
-                self.inputs.own.add_weight_gradient(own, &of_rows, &mut of_weight)?;
-                self.inputs.halo.add_weight_gradient(of_halo, &halo, &mut of_weight)?;
+                self.inputs.own.add_weight_gradient(own, &of_rows, &mut of_weight);
+                self.inputs.halo.add_weight_gradient(of_halo, &halo, &mut of_weight);
             } else {
-                of_weight = kept(state.rows.as_ref())?.transposed_times(&of_rows)?;
-                let weight = neighbour_weight(&layer.conv, plan.in_width)?;
-                let before = of_rows.times_transposed(&weight, workspace)?;
+                of_weight = kept(state.rows.as_ref()).transposed_times(&of_rows);
+                let weight = neighbour_weight(&layer.conv, plan.in_width);
+                let before = of_rows.times_transposed(weight.matrix(), workspace);
                 workspace.give_matrix(std::mem::replace(&mut of_rows, before));
             }
             of_layer.weights.push(of_weight);
@@ -196,14 +178,14 @@ impl Part {
         pass.layers[number].output = state.output;
         let Some(before) = number.checked_sub(1) else {
             workspace.give_matrix(of_rows);
-            return Ok(());
+            return;
         };
         if let Some(of_own) = pass.of_own.take() {
             add_scaled(of_rows.values_mut(), 1.0, of_own.values());
             workspace.give_matrix(of_own);
         }
         let Some(hidden) = pass.output(before) else {
-            candle_core::bail!("the layer before has an output")
+            unreachable!("the layer before has an output")
         };
         layer.conv.activation().backward(
             hidden.values(),
@@ -215,14 +197,11 @@ impl Part {
             workspace.give(beside);
         }
         pass.grad = Some(of_rows);
-        Ok(())
     }
 }
 
 /// Returns the rows that a layer's weights were multiplied with.
-fn kept(rows: Option<&Rows>) -> Result<&Rows> {
-    match rows {
-        Some(rows) => Ok(rows),
-        None => candle_core::bail!("a layer keeps the rows that its weights meet"),
-    }
+fn kept(rows: Option<&Rows>) -> &Rows {
+    let Some(rows) = rows else { unreachable!("a layer keeps the rows that its weights meet") };
+    rows
 }

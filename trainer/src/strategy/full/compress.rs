@@ -4,10 +4,10 @@
 //! far below what f16 can hold.
 
 use half::f16;
+use lodestore_models::matrix::spmm::ROWS_PER_TASK;
 use rayon::prelude::*;
 
 use crate::config::Compression;
-use crate::matrix::spmm::ROWS_PER_TASK;
 
 /// Largest element of a row of int8.
 const MOST: f32 = 127.0;

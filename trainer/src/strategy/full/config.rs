@@ -1,9 +1,10 @@
 //! The settings of `full`.
 
 use lodestore_graph::{rapa::DeviceProfile, sampler::Fanout};
+use lodestore_models::model::MAX_LAYERS;
 use serde::Serialize;
 
-use crate::config::{MAX_LAYERS, TrainConfig};
+use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::options::{Norm, by_name};
 

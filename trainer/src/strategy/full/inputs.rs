@@ -4,20 +4,19 @@
 //! their memory has room for (JACA, section 4.2). A partition then has the rows of its halo only
 //! for the time of an epoch, and pulls them again through the tiers.
 
-use candle_core::{Result, Tensor};
 use lodestore_client::PullKind;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::{NodeId, PartitionBook};
+use lodestore_models::matrix::dropout::Mask;
+use lodestore_models::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::matrix::{Matrix, MatrixView, first_not_finite};
 
 use super::graph::PartGraph;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::features::FeatureRows;
-use crate::matrix::dropout::Mask;
-use crate::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
-use crate::matrix::workspace::Workspace;
-use crate::matrix::{Matrix, first_not_finite};
 use crate::sources::WorkerSources;
 
 /// Bytes of rows that are pulled at a time.
@@ -78,7 +77,7 @@ impl Inputs {
         mut source: InputSource,
         graph: &PartGraph,
         halo: Halo,
-    ) -> std::result::Result<Self, TrainError> {
+    ) -> Result<Self, TrainError> {
         let (mut pulled, width) = (LoadStats::default(), source.features.width);
         let mut loaded = Loaded::Undecided;
         source.load(graph.own(), &mut loaded, &mut pulled)?;
@@ -90,7 +89,7 @@ impl Inputs {
             // A partition without nodes, which has no halo either.
             Loaded::Undecided => (InputRows::no_rows(width), InputRows::no_rows(width)),
             Loaded::Sparse(mut pieces) => {
-                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_elements = pieces.iter().map(SparsePiece::n_elements).sum();
                 let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
                 let is_sparse = source.features.are_few(n_elements, n_rows);
                 let of_halo = pieces.split_off(n_own_pieces);
@@ -131,7 +130,7 @@ impl Inputs {
     }
 
     /// Pulls the rows of the halo for an epoch, unless they are there.
-    pub(crate) fn begin_epoch(&mut self, graph: &PartGraph) -> std::result::Result<(), TrainError> {
+    pub(crate) fn begin_epoch(&mut self, graph: &PartGraph) -> Result<(), TrainError> {
         let is_sparse = self.are_sparse();
         let Some(source) = self.source.as_mut().filter(|_| self.halo.n_rows() < graph.n_halo())
         else {
@@ -175,7 +174,7 @@ impl InputRows {
         Self::Dense(Matrix::new(Vec::new(), width))
     }
 
-    fn sparse(rows: SparseRows) -> std::result::Result<Self, TrainError> {
+    fn sparse(rows: SparseRows) -> Result<Self, TrainError> {
         let found = rows.values().len();
         let too_many = || {
             TrainError::PartitionSize(format!(
@@ -226,9 +225,9 @@ impl InputRows {
     pub(crate) fn times(
         &self,
         of_epoch: &EpochRows,
-        weight: &Tensor,
+        weight: MatrixView<'_>,
         workspace: &Workspace,
-    ) -> Result<Matrix> {
+    ) -> Matrix {
         match (self, of_epoch) {
             (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
                 rows.times(weight, workspace)
@@ -244,15 +243,10 @@ impl InputRows {
     }
 
     /// Adds the product of the transposed rows of an epoch and `grad` to `sum`.
-    pub(crate) fn add_weight_gradient(
-        &self,
-        of_epoch: &EpochRows,
-        grad: &Matrix,
-        sum: &mut [f32],
-    ) -> Result<()> {
+    pub(crate) fn add_weight_gradient(&self, of_epoch: &EpochRows, grad: &Matrix, sum: &mut [f32]) {
         match (self, of_epoch) {
             (Self::Dense(rows), EpochRows::Kept) | (_, EpochRows::Dense(rows)) => {
-                let product = rows.transposed_times(grad)?;
+                let product = rows.transposed_times(grad);
                 sum.iter_mut().zip(product).for_each(|(sum, value)| *sum += value);
             }
             (Self::Sparse { rows, columns }, EpochRows::Kept) => {
@@ -263,7 +257,6 @@ impl InputRows {
             }
             (Self::Dense(_), EpochRows::Sparse(_)) => unreachable!("of these rows"),
         }
-        Ok(())
     }
 
     /// Returns the elements of the rows of an epoch, zeros included.
@@ -313,7 +306,7 @@ impl InputSource {
         nodes: &[NodeId],
         loaded: &mut Loaded,
         pulled: &mut LoadStats,
-    ) -> std::result::Result<(), TrainError> {
+    ) -> Result<(), TrainError> {
         let n_together = (CHUNK_BYTES / self.row_bytes.max(1)).max(1);
         let mut buffer = RowBuffer::default();
         // A pull is of one source: runs of nodes that are this worker's, or are not.
@@ -348,7 +341,7 @@ impl InputSource {
             Loaded::Sparse(pieces) => pieces.extend(self.features.non_zeros(rows)),
             Loaded::Undecided => {
                 let pieces = self.features.non_zeros(rows);
-                let n_elements = pieces.iter().map(SparsePiece::len).sum();
+                let n_elements = pieces.iter().map(SparsePiece::n_elements).sum();
                 let n_rows = pieces.iter().map(SparsePiece::n_rows).sum();
                 *loaded = match self.features.are_few(n_elements, n_rows) {
                     true => Loaded::Sparse(pieces),

@@ -15,7 +15,6 @@ pub(crate) mod config;
 mod exchange;
 mod graph;
 mod inputs;
-mod loss;
 mod operator;
 mod part;
 mod plan;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use lodestore_graph::batch::Block;
+use lodestore_models::matrix::spmm::{
+    BySource, OwnRows, ROWS_PER_TASK, add_neighbours, add_scaled,
+};
 use rayon::prelude::*;
 
 use super::graph::PartGraph;
-use crate::{
-    matrix::spmm::{BySource, OwnRows, ROWS_PER_TASK, add_neighbours, add_scaled},
-    options::Aggregation,
-};
+use crate::options::Aggregation;
 
 /// Weights of the edges of a partition, by destination and by source.
 ///

@@ -3,32 +3,28 @@
 
 use std::{sync::Arc, time::Instant};
 
-use candle_core::{Result, Tensor};
+use lodestore_models::attention::Entries;
+use lodestore_models::conv::{
+    Conv, LayerDropout,
+    gat::{Attended, Gat},
+};
+use lodestore_models::largest::{Largest, Winners};
+use lodestore_models::layer::Layer;
+use lodestore_models::linear::Linear;
+use lodestore_models::loss::{Loss, Targets};
+use lodestore_models::matrix::Matrix;
+use lodestore_models::matrix::dropout::Mask;
+use lodestore_models::matrix::sparse::Rows;
+use lodestore_models::matrix::spmm::{OwnRows, add_scaled};
+use lodestore_models::matrix::workspace::Workspace;
+use lodestore_models::norm::Normed;
+use lodestore_models::parameter::Values;
 
 use super::{
     graph::PartGraph,
     inputs::{EpochRows, Inputs},
-    loss::part_loss,
     operator::{Destinations, Form, Operator, Sources},
     plan::{LayerPlan, Travels},
-};
-use crate::{
-    attention::Entries,
-    conv::{
-        Conv, LayerDropout,
-        gat::{Attended, Gat},
-    },
-    labels::Targets,
-    largest::{Largest, Winners},
-    layer::Layer,
-    linear::Linear,
-    loss::Loss,
-    matrix::Matrix,
-    matrix::dropout::Mask,
-    matrix::sparse::Rows,
-    matrix::spmm::{OwnRows, add_scaled},
-    matrix::workspace::Workspace,
-    norm::Normed,
 };
 
 /// A partition with what an epoch leaves to the next.
@@ -110,19 +106,15 @@ impl Part {
 
     /// Computes what travels of layer `number`; of the first one also what the halo's kept rows
     /// make.
-    pub(crate) fn begin_layer(
-        &mut self,
-        number: usize,
-        layer: &Layer,
-        dropout: LayerDropout,
-    ) -> Result<()> {
+    pub(crate) fn begin_layer(&mut self, number: usize, layer: &Layer, dropout: LayerDropout) {
         let plan = self.plans[number];
         if number == 0 {
-            return self.begin_first(layer, plan, dropout);
+            self.begin_first(layer, plan, dropout);
+            return;
         }
         let workspace = &self.workspace;
         let Some(hidden) = self.pass.layers[number - 1].output.as_ref() else {
-            candle_core::bail!("the layer before has an output")
+            unreachable!("the layer before has an output")
         };
         let mask = dropout.of_rows(self.graph.own());
         let active = layer.conv.activation().forward(hidden.values(), mask.as_ref(), workspace);
@@ -131,11 +123,12 @@ impl Part {
         (self.pass.own, self.pass.sums) = match (plan.travels, &layer.conv) {
             (Travels::Rows, _) => (active.into_values(), Vec::new()),
             (Travels::Transformed, conv) => {
-                let own = active.times(&neighbour_weight(conv, plan.in_width)?, workspace)?;
+                let weight = neighbour_weight(conv, plan.in_width);
+                let own = active.times(weight.matrix(), workspace);
                 let sums = match conv {
                     Conv::Sage(linear, _) => {
-                        let weight = own_weight(linear, plan.in_width)?;
-                        active.times(&weight, workspace)?.into_values()
+                        let weight = own_weight(linear, plan.in_width);
+                        active.times(weight.matrix(), workspace).into_values()
                     }
                     _ => Vec::new(),
                 };
@@ -145,22 +138,23 @@ impl Part {
         };
         self.pass.halo = workspace.take(self.graph.n_halo() * plan.message_width);
         self.pass.layers.push(state);
-        Ok(())
     }
 
-    fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) -> Result<()> {
+    fn begin_first(&mut self, layer: &Layer, plan: LayerPlan, dropout: LayerDropout) {
         let (workspace, inputs) = (&self.workspace, &self.inputs);
         let masks = [self.graph.own(), self.graph.halo()].map(|nodes| dropout.of_rows(nodes));
         let own = inputs.own.in_epoch(masks[0].as_ref(), workspace);
         let halo = inputs.halo.in_epoch(masks[1].as_ref(), workspace);
         match plan.travels {
             Travels::Transformed => {
-                let weight = neighbour_weight(&layer.conv, plan.in_width)?;
-                self.pass.own = inputs.own.times(&own, &weight, workspace)?.into_values();
-                self.pass.halo = inputs.halo.times(&halo, &weight, workspace)?.into_values();
+                let values = neighbour_weight(&layer.conv, plan.in_width);
+                let weight = values.matrix();
+                self.pass.own = inputs.own.times(&own, weight, workspace).into_values();
+                self.pass.halo = inputs.halo.times(&halo, weight, workspace).into_values();
                 if let Conv::Sage(linear, _) = &layer.conv {
-                    let weight = own_weight(linear, plan.in_width)?;
-                    self.pass.sums = inputs.own.times(&own, &weight, workspace)?.into_values();
+                    let values = own_weight(linear, plan.in_width);
+                    let sums = inputs.own.times(&own, values.matrix(), workspace);
+                    self.pass.sums = sums.into_values();
                 }
             }
             Travels::Rows if inputs.are_sparse() => (),
@@ -171,7 +165,6 @@ impl Part {
         }
         let inputs = Some([own, halo]);
         self.pass.layers.push(LayerState { inputs, ..LayerState::default() });
-        Ok(())
     }
 
     /// Aggregates the rows of some destinations, where that is done for each by itself.
@@ -192,45 +185,38 @@ impl Part {
 
     /// Makes the output of layer `number` from its aggregated rows, or from all rows that the
     /// others aggregate together.
-    pub(crate) fn end_layer(
-        &mut self,
-        number: usize,
-        layer: &Layer,
-        dropout: LayerDropout,
-    ) -> Result<()> {
+    pub(crate) fn end_layer(&mut self, number: usize, layer: &Layer, dropout: LayerDropout) {
         let plan = self.plans[number];
         let mut out = match (&self.aggregator, &layer.conv) {
             (Aggregator::Attention { .. }, Conv::Gat(gat)) => {
-                self.attend(number, gat, plan, dropout)?
+                self.attend(number, gat, plan, dropout)
             }
-            (Aggregator::Largest(_), Conv::Sage(linear, _)) => {
-                self.largest(number, linear, plan)?
-            }
+            (Aggregator::Largest(_), Conv::Sage(linear, _)) => self.largest(number, linear, plan),
             (Aggregator::Weighted(operator), Conv::Sage(linear, _) | Conv::Gcn(linear)) => {
                 let sums = std::mem::take(&mut self.pass.sums);
                 match plan.travels {
                     Travels::Transformed => {
                         let mut out = Matrix::new(sums, plan.out_width);
-                        linear.add_bias(&mut out)?;
+                        linear.add_bias(&mut out);
                         out
                     }
                     Travels::Rows => {
                         let sums = Matrix::new(sums, operator.own.out_width(plan.in_width));
                         let rows = Rows::Dense(sums);
-                        let out = linear.forward(&rows, &self.workspace)?;
+                        let out = linear.forward(&rows, &self.workspace);
                         self.pass.layers[number].rows = Some(rows);
                         out
                     }
                 }
             }
-            _ => candle_core::bail!("a partition was given a layer of another kind"),
+            _ => unreachable!("a partition was given a layer of another kind"),
         };
         let workspace = &self.workspace;
         for memory in [&mut self.pass.own, &mut self.pass.halo] {
             workspace.give(std::mem::take(memory));
         }
         if let Some(norm) = &layer.norm {
-            let (rows, normed) = norm.forward(out, workspace)?;
+            let (rows, normed) = norm.forward(out, workspace);
             out = rows;
             self.pass.layers[number].normed = Some(normed);
         }
@@ -242,13 +228,12 @@ impl Part {
             workspace.give(own);
         }
         self.pass.layers[number].output = Some(out);
-        Ok(())
     }
 
     /// Returns the output of the largest elements of neighbours.
-    fn largest(&mut self, number: usize, linear: &Linear, plan: LayerPlan) -> Result<Matrix> {
+    fn largest(&mut self, number: usize, linear: &Linear, plan: LayerPlan) -> Matrix {
         let Aggregator::Largest(largest) = &self.aggregator else {
-            candle_core::bail!("largest elements are of GraphSAGE")
+            unreachable!("largest elements are of GraphSAGE")
         };
         let workspace = &self.workspace;
         let state = &mut self.pass.layers[number];
@@ -266,9 +251,9 @@ impl Part {
                 Rows::Dense(Matrix::new(rows, 2 * plan.in_width))
             }
         };
-        let out = linear.forward(&rows, workspace)?;
+        let out = linear.forward(&rows, workspace);
         state.rows = Some(rows);
-        Ok(out)
+        out
     }
 
     fn attend(
@@ -277,9 +262,9 @@ impl Part {
         gat: &Gat,
         plan: LayerPlan,
         dropout: LayerDropout,
-    ) -> Result<Matrix> {
+    ) -> Matrix {
         let Aggregator::Attention { entries, keys } = &self.aggregator else {
-            candle_core::bail!("attention is of GAT")
+            unreachable!("attention is of GAT")
         };
         let workspace = &self.workspace;
         let all = joined(&self.pass.own, &self.pass.halo, workspace);
@@ -287,25 +272,25 @@ impl Part {
             Travels::Transformed => Matrix::new(all, plan.message_width),
             Travels::Rows => {
                 let rows = Rows::Dense(Matrix::new(all, plan.in_width));
-                let z = gat.projection.forward(&rows, workspace)?;
+                let z = gat.projection.forward(&rows, workspace);
                 self.pass.layers[number].rows = Some(rows);
                 z
             }
         };
         let mask = dropout.coefficients.map(|dropout| dropout.mask(keys.iter().copied()));
-        let (out, attended) = gat.attend_over(Arc::clone(entries), z, mask)?;
+        let (out, attended) = gat.attend_over(Arc::clone(entries), z, mask);
         self.pass.layers[number].attended = Some(attended);
-        Ok(out)
+        out
     }
 
     /// Returns the part's mean loss, and how many of its roots are right. Begins the way back with
     /// the gradient of the mean over `n_all` training nodes.
-    pub(crate) fn loss(&mut self, n_all: u64) -> Result<(f64, u64)> {
-        let Some(logits) = self.logits() else { candle_core::bail!("a model has a layer") };
+    pub(crate) fn loss(&mut self, n_all: u64) -> (f64, u64) {
+        let Some(logits) = self.logits() else { unreachable!("a model has a layer") };
         let Loss { mean, n_right, gradient } =
-            part_loss(logits, &self.roots.local_ids, &self.roots.targets, n_all);
+            Loss::of_rows(logits, &self.roots.local_ids, &self.roots.targets, n_all);
         self.pass.grad = Some(gradient);
-        Ok((mean, n_right))
+        (mean, n_right)
     }
 
     /// Returns the last layer's rows.
@@ -331,18 +316,18 @@ impl PartPass {
 }
 
 /// Returns the weights that neighbours' rows are multiplied with.
-pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Result<Tensor> {
+pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Values<'_> {
     match conv {
         // Those of own rows are above them.
-        Conv::Sage(linear, _) => linear.weight().narrow(0, in_width, in_width),
-        Conv::Gcn(linear) => Ok(linear.weight().as_tensor().clone()),
-        Conv::Gat(gat) => Ok(gat.projection.weight().as_tensor().clone()),
+        Conv::Sage(linear, _) => linear.weight().read_rows(in_width..2 * in_width),
+        Conv::Gcn(linear) => linear.weight().read(),
+        Conv::Gat(gat) => gat.projection.weight().read(),
     }
 }
 
 /// Returns the weights that GraphSAGE multiplies own rows with.
-pub(super) fn own_weight(linear: &Linear, in_width: usize) -> Result<Tensor> {
-    linear.weight().narrow(0, 0, in_width)
+pub(super) fn own_weight(linear: &Linear, in_width: usize) -> Values<'_> {
+    linear.weight().read_rows(0..in_width)
 }
 
 /// Returns what an aggregated row is.

@@ -1,8 +1,9 @@
 //! Rows of each layer that travel between partitions.
 
-use candle_core::Result;
+use lodestore_models::conv::Conv;
+use lodestore_models::layer::Layer;
 
-use crate::{conv::Conv, layer::Layer, options::Aggregation};
+use crate::options::Aggregation;
 
 /// Rows of a layer that travel: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,19 +30,15 @@ impl LayerPlan {
     /// Makes the plan of each of `layers` over features of `width`, which are sparse or not.
     /// Features of the halo are kept, so that nothing of the first layer travels: what is
     /// transformed first there is what takes less arithmetic.
-    pub(crate) fn of_layers(
-        layers: &[Layer],
-        width: usize,
-        features: FeatureForm,
-    ) -> Result<Vec<Self>> {
+    pub(crate) fn of_layers(layers: &[Layer], width: usize, features: FeatureForm) -> Vec<Self> {
         let mut in_width = width;
         let plan = |(number, layer): (usize, &Layer)| {
-            let out_width = layer.conv.out_width()?;
+            let out_width = layer.conv.out_width();
             let of_features = (number == 0).then_some(features);
-            let (travels, message_width) = travels(&layer.conv, in_width, of_features)?;
+            let (travels, message_width) = travels(&layer.conv, in_width, of_features);
             let plan = Self { travels, in_width, message_width, out_width };
             in_width = out_width;
-            Ok(plan)
+            plan
         };
         layers.iter().enumerate().map(plan).collect()
     }
@@ -54,39 +51,35 @@ pub(crate) enum FeatureForm {
     Sparse,
 }
 
-fn travels(
-    conv: &Conv,
-    in_width: usize,
-    of_features: Option<FeatureForm>,
-) -> Result<(Travels, usize)> {
+fn travels(conv: &Conv, in_width: usize, of_features: Option<FeatureForm>) -> (Travels, usize) {
     let transformed = match conv {
         // The largest of transformed rows is not the transformed largest.
-        Conv::Sage(_, Aggregation::Max) => return Ok((Travels::Rows, in_width)),
-        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.dim(0)?,
-        Conv::Gat(gat) => gat.projection.weight().dim(1)?,
+        Conv::Sage(_, Aggregation::Max) => return (Travels::Rows, in_width),
+        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.width(),
+        Conv::Gat(gat) => gat.projection.weight().width(),
     };
     let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();
     let is_sparse = of_features == Some(FeatureForm::Sparse);
     if is_projected || is_sparse || transformed < in_width {
-        return Ok((Travels::Transformed, transformed));
+        return (Travels::Transformed, transformed);
     }
-    Ok((Travels::Rows, in_width))
+    (Travels::Rows, in_width)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, ModelSpec};
     use crate::options::LayerOptions;
     use crate::options::ModelKind;
+    use lodestore_models::model::{Model, ModelSpec};
 
     fn plans(kind: ModelKind, widths: &[usize], features: FeatureForm) -> Vec<(Travels, usize)> {
         let layer = LayerOptions::default();
         let widths = widths.to_vec();
         let width = widths[0];
         let spec = ModelSpec { kind, widths, n_heads: 2, n_output_heads: 2, dropout: 0.0, layer };
-        let model = Model::new(&spec, 1).unwrap();
-        let plans = LayerPlan::of_layers(&model.layers, width, features).unwrap();
+        let model = Model::new(&spec, 1);
+        let plans = LayerPlan::of_layers(&model.layers, width, features);
         plans.iter().map(|plan| (plan.travels, plan.message_width)).collect()
     }
 

@@ -4,10 +4,10 @@ use std::{borrow::Cow, thread::Scope, time::Instant};
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_graph::{NodeId, sampler::batch_seed};
+use lodestore_models::adam::ReplicaState;
 
 use super::config::FullConfig;
 use super::team::{Fault, FullTeam, PartFigures, Passed};
-use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
@@ -48,9 +48,10 @@ impl<'scope> FullRun<'scope> {
             return Ok(());
         };
         let present = run.replica.adam.values();
-        run.replica.set_values(state.values)?;
+        run.replica.set_values(&state.values);
         team.pass(&run.replica.model, refreshed, seed_of(run.config, refreshed), group)?;
-        run.replica.set_values(present)
+        run.replica.set_values(&present);
+        Ok(())
     }
 }
 
@@ -86,7 +87,7 @@ impl<'scope> StrategyRun<'scope> for FullRun<'scope> {
             }
             let (mut step, of_parts) = train_step(run, team, group)?;
             let update = Instant::now();
-            run.replica.update(&mut step.gradients)?;
+            run.replica.update(&mut step.gradients);
             let update = update.elapsed().as_secs_f64() + step.average_seconds;
             let seconds = start.elapsed().as_secs_f64();
             let workers = worker_steps(run, &step, &of_parts, seconds, update);
@@ -132,7 +133,7 @@ impl<'scope> StrategyRun<'scope> for FullRun<'scope> {
     ) -> Result<(), TrainError> {
         let mut states = states.into_iter();
         if let Some(state) = states.next() {
-            replica.adam.restore(state)?;
+            replica.adam.restore(state);
         }
         self.refreshed = states.next();
         Ok(())

@@ -6,6 +6,10 @@ use lodestore_graph::{
     NodeId, PartId,
     rapa::{DeviceProfile, RapaParams, adjust, part_loads},
 };
+use lodestore_models::attention::Entries;
+use lodestore_models::conv::Hop;
+use lodestore_models::largest::Largest;
+use lodestore_models::matrix::workspace::Workspace;
 
 use super::{
     compress::RowCode,
@@ -18,12 +22,8 @@ use super::{
     plan::{FeatureForm, LayerPlan},
     team::{Exchange, FullTeam},
 };
-use crate::attention::Entries;
-use crate::conv::Hop;
 use crate::error::TrainError;
 use crate::labels::Labels;
-use crate::largest::Largest;
-use crate::matrix::workspace::Workspace;
 use crate::options::{Aggregation, ModelKind};
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
@@ -85,7 +85,7 @@ fn part_of(setup: &Setup<'_>, halo: Halo, part: u32, halos: &Halos) -> Result<Pa
     let inputs = Inputs::load(source, &graph, halo)?;
     let aggregator = aggregator(setup, &graph);
     let form = if inputs.are_sparse() { FeatureForm::Sparse } else { FeatureForm::Dense };
-    let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form)?;
+    let plans = LayerPlan::of_layers(&setup.model.layers, setup.features.width, form);
     let roots = roots_of(&setup.labels, &graph);
     let (workspace, pass) = (Workspace::default(), PartPass::default());
     Ok(Part { graph, inputs, aggregator, plans, roots, workspace, pass, seconds: 0.0 })

@@ -5,8 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use candle_core::Result as TensorResult;
 use lodestore_client::load_stats::LoadStats;
+use lodestore_models::conv::LayerDropout;
+use lodestore_models::layer::Layer;
+use lodestore_models::loss::worst_row;
+use lodestore_models::model::Model;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +21,7 @@ use super::{
 };
 use crate::collective::Term;
 use crate::config::Halo;
-use crate::conv::LayerDropout;
 use crate::error::TrainError;
-use crate::layer::Layer;
-use crate::loss::worst_row;
-use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::step_outcome::{MemberStats, exact};
 
@@ -156,7 +155,7 @@ impl FullTeam {
         let layers: Vec<(usize, &Layer)> = model.layers.iter().enumerate().collect();
         for &(number, layer) in &layers {
             let dropout = LayerDropout::new(model.dropout, seed, number as u64);
-            each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout))?;
+            each(&self.pool, &mut self.parts, |part| part.begin_layer(number, layer, dropout));
             let sent = self.exchange.forward(&mut self.parts, &self.pool, number, group)?;
             let row_bytes = self.exchange.row_bytes(&self.parts, number);
             for (figures, sent) in figures.iter_mut().zip(sent) {
@@ -164,23 +163,23 @@ impl FullTeam {
                 figures.embedding_bytes += figures.remote_rows * row_bytes;
                 figures.note(sent);
             }
-            each(&self.pool, &mut self.parts, |part| part.end_layer(number, layer, dropout))?;
+            each(&self.pool, &mut self.parts, |part| part.end_layer(number, layer, dropout));
         }
         let n_all = self.n_train;
         for (part, figures) in self.parts.iter_mut().zip(&mut figures) {
-            (figures.loss, figures.n_right) = part.loss(n_all)?;
+            (figures.loss, figures.n_right) = part.loss(n_all);
             if !figures.loss.is_finite() {
                 figures.fault = Some(fault_of(part));
             }
         }
         for &(number, layer) in layers.iter().rev() {
-            each(&self.pool, &mut self.parts, |part| part.begin_back(number, layer))?;
+            each(&self.pool, &mut self.parts, |part| part.begin_back(number, layer));
             let sent = self.exchange.back(&mut self.parts, &self.pool, number, layer, group)?;
             for (figures, sent) in figures.iter_mut().zip(sent) {
                 figures.gradient_bytes += sent.bytes;
                 figures.note(sent);
             }
-            each(&self.pool, &mut self.parts, |part| part.end_back(number, layer))?;
+            each(&self.pool, &mut self.parts, |part| part.end_back(number, layer));
         }
         let term = |part: &mut Part| Term { order: part.graph.part, values: part.end_epoch() };
         let terms = self.parts.iter_mut().map(term).collect();
@@ -200,19 +199,14 @@ impl FullTeam {
 }
 
 /// Calls `f` with one partition after the other, each of which uses all threads.
-fn each(
-    pool: &ThreadPool,
-    parts: &mut [Part],
-    f: impl Fn(&mut Part) -> TensorResult<()> + Sync,
-) -> TensorResult<()> {
+fn each(pool: &ThreadPool, parts: &mut [Part], f: impl Fn(&mut Part) + Sync) {
     pool.install(|| {
-        parts.iter_mut().try_for_each(|part| {
+        for part in parts {
             let start = Instant::now();
-            f(part)?;
+            f(part);
             part.took(start);
-            Ok(())
-        })
-    })
+        }
+    });
 }
 
 /// Returns why the loss of a partition may be no number: a feature, or else the worst row.
@@ -262,16 +256,13 @@ impl Exchange {
         group: &mut ProcessGroup<'_>,
     ) -> Result<Vec<Sent>, TrainError> {
         let aggregate = |parts: &mut [Part], which| {
-            each(pool, parts, |part| {
-                part.aggregate(number, which);
-                Ok(())
-            })
+            each(pool, parts, |part| part.aggregate(number, which));
         };
         if number == 0 || self.halo == Halo::Zero {
             if number > 0 {
                 parts.iter_mut().for_each(|part| part.pass.halo.fill(0.0));
             }
-            aggregate(parts, Destinations::All)?;
+            aggregate(parts, Destinations::All);
             return Ok(Vec::new());
         }
         let inner = |parts: &mut [Part]| aggregate(parts, Destinations::Inner);
@@ -282,7 +273,7 @@ impl Exchange {
         let [routes, _] = &self.routes;
         pool.install(|| routes.unpack(parts, self.code, width, &messages.messages));
         parts.iter_mut().take(1).for_each(|part| part.took(start));
-        aggregate(parts, Destinations::Boundary)?;
+        aggregate(parts, Destinations::Boundary);
         Ok(sent)
     }
 
@@ -297,7 +288,7 @@ impl Exchange {
     ) -> Result<Vec<Sent>, TrainError> {
         let own = |parts: &mut [Part]| each(pool, parts, |part| part.go_back(number, layer));
         if number == 0 || self.halo == Halo::Zero {
-            own(parts)?;
+            own(parts);
             return Ok(Vec::new());
         }
         let rows = LayerRows { way: Way::Back, number };
@@ -318,13 +309,13 @@ impl Exchange {
         pool: &ThreadPool,
         LayerRows { way, number }: LayerRows,
         group: &mut ProcessGroup<'_>,
-        compute: &(dyn Fn(&mut [Part]) -> TensorResult<()> + Sync),
+        compute: &(dyn Fn(&mut [Part]) + Sync),
     ) -> Result<Vec<Sent>, TrainError> {
         let (routes, stamped) =
             (&self.routes[way as usize], &mut self.layers[number][way as usize]);
         if let Some(age) = stamped.usable_age(self.epoch, self.staleness) {
             self.oldest = self.oldest.max(age);
-            compute(parts)?;
+            compute(parts);
             return Ok(Vec::new());
         }
         let (code, width) = (self.code, width_of(parts, number));
@@ -338,18 +329,21 @@ impl Exchange {
             group.exchange_rows(row_bytes, messages, &expected)?;
             let waited = start.elapsed();
             self.seconds += waited;
-            compute(parts)?;
+            compute(parts);
             waited
         } else {
             // This thread alone may use the engine between processes: others compute.
             let (moved, computed) = thread::scope(|scope| {
-                let computing = scope.spawn(|| compute(parts).map(|()| Instant::now()));
+                let computing = scope.spawn(|| {
+                    compute(parts);
+                    Instant::now()
+                });
                 let moved = group.exchange_rows(row_bytes, messages, &expected);
                 (moved.map(|()| Instant::now()), computing.join())
             });
             let moved_at = moved?;
             let worker = self.placement.rank;
-            let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })??;
+            let computed_at = computed.map_err(|_| TrainError::WorkerPanicked { worker })?;
             self.seconds += moved_at - start;
             moved_at.saturating_duration_since(computed_at)
         };

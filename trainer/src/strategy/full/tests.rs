@@ -7,6 +7,7 @@ use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
+use lodestore_models::random::CounterRandom;
 use lodestore_store::Dtype;
 
 use super::team::FullTeam;
@@ -14,7 +15,6 @@ use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
 use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::process_group::ProcessGroup;
-use crate::random::CounterRandom;
 use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
@@ -140,7 +140,7 @@ fn gradients_are_those_of_finite_differences() {
                 for (value, at) in start.iter_mut().flatten().zip(0..) {
                     *value += 0.2 * random.unit(at) - 0.1;
                 }
-                replica.set_values(start.clone()).unwrap();
+                replica.set_values(&start);
                 let (_, gradient) = pass(team, replica, 0, group);
                 let lengths = replica.adam.lengths();
                 assert_eq!(gradient.len(), lengths.iter().sum::<usize>());
@@ -161,7 +161,7 @@ fn gradients_are_those_of_finite_differences() {
                         let mut values = start.clone();
                         let moved = values[number].iter_mut().zip(&direction);
                         moved.for_each(|(value, by)| *value += step * by);
-                        replica.set_values(values).unwrap();
+                        replica.set_values(&values);
                         pass(team, replica, 0, group).0
                     };
                     let step = 2e-4;
@@ -205,21 +205,19 @@ fn an_exchange_really_replaces_rows_and_gradients() {
                 .into_iter()
                 .map(|list| list.into_iter().map(|value| value + 0.05).collect())
                 .collect();
-            replica.set_values(moved.clone()).unwrap();
+            replica.set_values(&moved);
             let refreshed = pass(team, replica, 2, group);
             assert_eq!(team.exchange.oldest, 0);
             let mut expected = None;
             with_team(&config, 1, |fresh, replica, group| {
-                replica.set_values(moved.clone()).unwrap();
+                replica.set_values(&moved);
                 expected = Some(pass(fresh, replica, 2, group));
             });
             assert_eq!(Some(&refreshed), expected.as_ref(), "{model:?}");
             // Rows that are one epoch old, under other parameters, are not those of the epoch.
-            replica
-                .set_values(
-                    moved.iter().map(|list| list.iter().map(|v| v - 0.1).collect()).collect(),
-                )
-                .unwrap();
+            let moved: Vec<Vec<f32>> =
+                moved.iter().map(|list| list.iter().map(|value| value - 0.1).collect()).collect();
+            replica.set_values(&moved);
             let old = pass(team, replica, 3, group);
             assert_eq!(team.exchange.oldest, 1);
             assert_ne!(old.0, pass(team, replica, 4, group).0, "{model:?}");

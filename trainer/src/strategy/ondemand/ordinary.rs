@@ -12,9 +12,9 @@ use lodestore_graph::{
     sampler::{Fanout, is_local},
     topology::Topology,
 };
+use lodestore_models::random::CounterRandom;
 
 use crate::config::TrainConfig;
-use crate::random::CounterRandom;
 use crate::strategy::Share;
 
 /// A stream that neither roots nor neighbours of a schedule are drawn from.

@@ -1,6 +1,7 @@
 //! Averages of local models (SDT-GNN, section III-D).
 
-use crate::adam::ReplicaState;
+use lodestore_models::adam::ReplicaState;
+
 use crate::collective::Term;
 use crate::config::OptimizerState;
 use crate::error::TrainError;

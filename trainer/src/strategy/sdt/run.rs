@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, mem::take, thread::Scope, time::Instant};
 
+use lodestore_models::adam::ReplicaState;
+
 use super::{
     average::Shares,
     config::SdtConfig,
@@ -10,7 +12,6 @@ use super::{
     team::PartitionTeam,
     worker::PartitionFigures,
 };
-use crate::adam::ReplicaState;
 use crate::checkpoint::Checkpoints;
 use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
@@ -143,7 +144,7 @@ impl<'scope> SdtRun<'scope> {
         let terms = local.shares.terms(own)?;
         let len = local.shares.len();
         let sum = group.sum_parameters(terms, len)?;
-        run.replica.set_values(local.shares.lists(&sum))?;
+        run.replica.set_values(&local.shares.lists(&sum));
         if !is_due {
             return Ok(0);
         }
@@ -266,7 +267,8 @@ impl<'scope> StrategyRun<'scope> for SdtRun<'scope> {
         replica: &mut Replica,
     ) -> Result<(), TrainError> {
         self.local.states = states;
-        replica.set_values(self.local.average_here()?)
+        replica.set_values(&self.local.average_here()?);
+        Ok(())
     }
 
     /// Forgets the states of the partitions of other processes, which a checkpoint has.

@@ -5,6 +5,8 @@ use std::{sync::Arc, thread::Scope};
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::prefetch::PrefetchStats;
 use lodestore_graph::NodeId;
+use lodestore_models::adam::ReplicaState;
+use lodestore_models::model::Model;
 
 use super::{
     average::Shares,
@@ -16,9 +18,7 @@ use super::{
     team::PartitionTeam,
     worker::PartitionWorker,
 };
-use crate::adam::ReplicaState;
 use crate::error::TrainError;
-use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step::Place;
@@ -105,7 +105,7 @@ pub(super) fn partition_team<'scope, 'env>(
         let range = first..setup.config.epochs as usize * turns.len();
         let budget = config.partition_bytes().map(|[left, _]| left);
         let source = partition_source(setup, config, worker);
-        let learner = setup.learner(Model::new(&setup.spec(), setup.config.seed)?);
+        let learner = setup.learner(Model::new(&setup.spec(), setup.config.seed));
         let worker_of = PartitionWorker {
             config: setup.config,
             full_partition: config.full_partition,

@@ -2,8 +2,9 @@
 
 use std::{mem::take, thread::Scope};
 
+use lodestore_models::adam::ReplicaState;
+
 use super::worker::{PartitionFigures, PartitionOrder, PartitionWorker, Trained};
-use crate::adam::ReplicaState;
 use crate::error::TrainError;
 use crate::step_outcome::MemberStats;
 use crate::worker_thread::{WorkerThread, thread_pool};

@@ -10,11 +10,11 @@ use lodestore_graph::{
     NodeId,
     sampler::{Fanout, RootPlan, Sampler, epoch_order},
 };
+use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize};
 
 use super::average::check_finite;
 use super::load::{Ready, Turns};
-use crate::adam::ReplicaState;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::Replica;
@@ -73,7 +73,7 @@ impl PartitionWorker<'_> {
         }
         let (ready, met, wait) = self.turns.next()?;
         let mut replica = Replica::new(&self.learner.model, self.config, batches.len() as u32)?;
-        replica.adam.restore(state)?;
+        replica.adam.restore(state);
         figures.n_batches = batches.len() as u64;
         let fanouts = match self.full_partition {
             true => vec![Fanout::All; self.config.fanouts.len()],
@@ -96,7 +96,7 @@ impl PartitionWorker<'_> {
             })?;
             let update = Instant::now();
             let done = u64::from(epoch) * batches.len() as u64 + u64::from(number);
-            replica.update_at(done, &mut of_batch.gradients)?;
+            replica.update_at(done, &mut of_batch.gradients);
             of_batch.seconds.update = update.elapsed().as_secs_f64();
             self.learner.workspace.end_step();
             outcome.add(&of_batch);

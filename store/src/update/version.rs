@@ -110,6 +110,7 @@ impl TensorVersion {
         self.with_layers(version, layers)
     }
 
+    /// Returns the newest version whose rows it has.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
@@ -240,6 +241,7 @@ impl Layer {
         Ok(Arc::new(Self { first, segment, reader }))
     }
 
+    /// Returns the file.
     #[must_use]
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
@@ -262,6 +264,7 @@ impl Layer {
         self.segment.identity().n_rows.into()
     }
 
+    /// Returns the reader of its rows.
     #[must_use]
     pub fn reader(&self) -> &dyn RowReader {
         &*self.reader

@@ -1,9 +1,9 @@
 //! Products of dense matrices, by the crate `gemm`. It chooses its kernel when the program runs:
 //! for AVX-512, for AVX2 with FMA, or for any processor.
 //!
-//! An element of a product is a sum over the inner dimension. Its order depends on the sizes of the
-//! product and on the kernel, never on threads: a product is computed by the thread that asks for
-//! it.
+//! An element of a product is a sum over the inner dimension, taken by one thread. Its order depends
+//! on the sizes of the product and on the kernel, not on the number of threads. Threads are those of
+//! the pool that asks for the product.
 
 #![allow(unsafe_code, reason = "gemm takes pointers; this module checks what lies behind them")]
 
@@ -111,7 +111,8 @@ pub(super) fn multiply(left: Operand<'_>, right: Operand<'_>, out: &mut [f32]) {
             false,
             false,
             false,
-            Parallelism::None,
+            // All threads of the present pool.
+            Parallelism::Rayon(0),
         );
     }
 }
@@ -178,6 +179,33 @@ mod tests {
 
     fn operand(values: &[f32], n_rows: usize, n_columns: usize) -> Operand<'_> {
         Operand { values, n_rows, n_columns, row_stride: n_columns, column_stride: 1 }
+    }
+
+    #[test]
+    fn products_have_the_same_bits_for_any_number_of_threads() {
+        for (n_rows, inner, width) in
+            [(3000, 200, 64), (700, 1500, 130), (256, 5000, 47), (9, 7, 5)]
+        {
+            let (left, right) = (values(1, n_rows * inner), values(2, inner * width));
+            let grad = values(3, n_rows * width);
+            let bits = |n_threads: usize| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(n_threads).build().unwrap();
+                pool.install(|| {
+                    let left = MatrixView::new(&left, inner);
+                    let right = MatrixView::new(&right, width);
+                    let grad = MatrixView::new(&grad, width);
+                    let mut product = vec![0.0; n_rows * width];
+                    multiply(left.as_is(), right.as_is(), &mut product);
+                    let mut of_rows = vec![0.0; n_rows * inner];
+                    multiply(grad.as_is(), right.transposed(), &mut of_rows);
+                    let mut of_weight = vec![0.0; inner * width];
+                    multiply(left.transposed(), grad.as_is(), &mut of_weight);
+                    [product, of_rows, of_weight].concat().into_iter().map(f32::to_bits).collect()
+                })
+            };
+            let expected: Vec<u32> = bits(1);
+            assert!((2..=5).all(|n_threads| bits(n_threads) == expected), "{n_rows} rows");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The run of a command: its log, its console, and its exit code.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,6 +14,9 @@ use crate::console::{Console, OutputFormat, print};
 use crate::interrupt::Interrupted;
 use crate::log::{self, LogFormat, LogLevel};
 use crate::usage::UsageError;
+
+/// The flag that shows all flags of a command.
+const HELP_ALL: &str = "--help-all";
 
 /// Words of the standard library for a text that is no number without a sign.
 const NO_DIGIT: &str = "invalid digit found in string";
@@ -27,7 +31,13 @@ const EXPECTED_NUMBER: &str = "expected a whole number from 0 on";
 /// The exit code of a process that has nothing left to do.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     let mut command = with_negative_numbers(<P as CommandFactory>::command());
-    let matches = command.try_get_matches_from_mut(env::args_os());
+    let mut arguments: Vec<OsString> = env::args_os().collect();
+    if arguments.iter().any(|argument| argument == HELP_ALL) {
+        arguments.iter_mut().filter(|it| *it == HELP_ALL).for_each(|it| *it = "--help".into());
+    } else {
+        command = with_groups_hidden(command);
+    }
+    let matches = command.try_get_matches_from_mut(arguments);
     let parsed = matches.and_then(|mut matches| P::from_arg_matches_mut(&mut matches));
     let error = match parsed {
         Ok(parsed) => return Ok(parsed),
@@ -44,6 +54,35 @@ pub fn parse<P: Parser>() -> Result<P, ExitCode> {
         let _ = print(&serde_json::json!({ "error": summary(&text) }).to_string());
     }
     Err(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)))
+}
+
+/// Leaves the flags that have a heading of their own out of help texts, which name the headings.
+fn with_groups_hidden(command: clap::Command) -> clap::Command {
+    let mut headings: Vec<String> = Vec::new();
+    for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+        if let Some(heading) = argument.get_help_heading()
+            && headings.iter().all(|known| known != heading)
+        {
+            headings.push(heading.to_owned());
+        }
+    }
+    let command = command.mut_args(hidden_in_group).mut_subcommands(with_groups_hidden);
+    if headings.is_empty() {
+        return command;
+    }
+    let mut text = format!("{HELP_ALL} has more flags:\n");
+    for heading in headings {
+        text.push_str(&format!("  {heading}\n"));
+    }
+    if let Some(after) = command.get_after_help() {
+        text.push_str(&format!("\n{after}"));
+    }
+    command.after_help(text)
+}
+
+fn hidden_in_group(argument: clap::Arg) -> clap::Arg {
+    let is_hidden = argument.is_hide_set() || argument.get_help_heading().is_some();
+    argument.hide(is_hidden)
 }
 
 /// Has each flag with a value take negative numbers, so that one out of range is reported as that and

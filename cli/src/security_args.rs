@@ -111,6 +111,7 @@ fn read_password(path: &Path) -> Result<String> {
 
 /// Flags of a client, for commands that have servers or a folder.
 #[derive(Args, Clone, Default)]
+#[command(next_help_heading = "Servers")]
 pub(crate) struct ClientArgs {
     /// With servers: give up on a request after this many seconds [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]

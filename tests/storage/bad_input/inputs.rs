@@ -75,6 +75,11 @@ fn usage_errors_have_exit_code_2() {
         lode_line(line).failed(2, &[part]);
     }
     assert_eq!(lode_line("--help").succeeded().stderr, "");
+    let main = lode_line("train --help").succeeded().stdout;
+    assert!(main.contains("--strategy") && main.contains("--help-all has more flags"), "{main}");
+    assert!(!main.contains("--gamma") && main.contains("MassiveGNN: --strategy massive"), "{main}");
+    let all = lode_line("train --help-all").succeeded().stdout;
+    assert!(all.contains("--gamma") && all.contains("--token-file"), "{all}");
 }
 
 #[test]

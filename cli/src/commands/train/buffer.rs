@@ -27,6 +27,7 @@ const DELTA: u32 = 64;
 
 /// Flags of `--strategy massive`.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "MassiveGNN: --strategy massive")]
 pub(super) struct BufferArgs {
     /// massive: rows of each worker's buffer, as a share of its halo [default: 0.25].
     #[arg(long, value_name = "SHARE")]

@@ -113,7 +113,7 @@ pub struct TrainArgs {
     /// or at the start. It is for --processes, and for an MPI job. The others wait twice as long,
     /// while the first evaluates, writes a checkpoint or the schedule. Allow more where these take
     /// longer [default: 3600].
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Processes")]
     peer_timeout: Option<u32>,
     /// Which process of a run this is.
     #[arg(long, hide = true)]
@@ -126,11 +126,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 64)]
     hidden: usize,
     /// gat: attention heads; --hidden is a multiple of it [default: 8].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Layers and optimiser")]
     heads: Option<usize>,
     /// gat: heads of the last layer, whose rows are averaged; as --heads unless given. Its paper
     /// has 1 on Cora and Citeseer, 8 on Pubmed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Layers and optimiser")]
     output_heads: Option<usize>,
     /// Share of hidden elements and attention coefficients dropped.
     #[arg(long, value_name = "P", default_value_t = 0.5)]
@@ -151,22 +151,22 @@ pub struct TrainArgs {
     #[arg(long, value_name = "S", default_value_t = 0)]
     seed: u64,
     /// Divide each feature row by the sum of its absolute values.
-    #[arg(long)]
+    #[arg(long, help_heading = "Layers and optimiser")]
     normalize: bool,
     /// Measure accuracy after every N epochs; 0: after the last only.
     #[arg(long, value_name = "N", default_value_t = 1)]
     evaluate_every: u32,
     /// Metric of validation and test nodes, wherever accuracy is reported: accuracy (one class a
     /// node), f1-micro, or roc-auc (two classes, or several labels a node) [default: accuracy].
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", help_heading = "Evaluation")]
     metric: Option<Metric>,
     /// Leave the test nodes out; with --evaluate-every 0 accuracy is not measured at all.
-    #[arg(long)]
+    #[arg(long, help_heading = "Evaluation")]
     no_test: bool,
     /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file (in
     /// TMPDIR). The scores of roc-auc, 8 bytes for each label of each measured node, come on top
     /// [default: 1GiB].
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Evaluation")]
     evaluation_memory: Option<u64>,
     /// Stop when accuracy on the validation nodes has not risen for N epochs; 0: never.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -198,18 +198,18 @@ pub struct TrainArgs {
     log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
     /// memory, else direct), mapped, direct or pread.
-    #[arg(long, value_name = "R", default_value_t)]
+    #[arg(long, value_name = "R", default_value_t, help_heading = "Versions and files")]
     reader: ReaderKind,
     /// With --connect: all rows are of the version that the servers have committed at the start; own
     /// rows too, from the graph's files. Without it the newest version of the files must be that of
     /// the servers. Either way no row of another version is used, whatever is put, committed and
     /// compacted meanwhile, and the processes of a run must all find the same.
-    #[arg(long, requires = "connect")]
+    #[arg(long, requires = "connect", help_heading = "Versions and files")]
     pin: bool,
     /// Rows of several versions may meet: own rows are of the newest version of the graph's files,
     /// all others of the newest that the servers have at the start. A run that resumes may continue
     /// on another version. Each is an error otherwise.
-    #[arg(long, conflicts_with = "pin")]
+    #[arg(long, conflicts_with = "pin", help_heading = "Versions and files")]
     mixed_versions: bool,
     #[command(flatten)]
     client: ClientArgs,

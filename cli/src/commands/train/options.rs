@@ -12,6 +12,7 @@ use crate::usage::{UsageError, refuse_given};
 
 /// Flags of layers, and of the updates made from gradients.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Layers and optimiser")]
 pub(super) struct OptionArgs {
     /// sage: how neighbours' rows become one: mean, max or sum (of sampled ones, scaled to stand
     /// for all of them).
@@ -55,6 +56,7 @@ impl OptionArgs {
 
 /// Flags of checkpoints.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Checkpoints")]
 pub(super) struct CheckpointArgs {
     /// Keep a checkpoint in this folder, replaced after each epoch. A killed run continues from it
     /// to the same parameters, bit for bit. It has the version of the rows.

@@ -20,6 +20,7 @@ const LAYERS: u32 = 3;
 
 /// Flags of rows that come by a schedule.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "RapidGNN: --strategy rapid, or hop with --fetch rapid")]
 pub(super) struct HotArgs {
     /// rapid: rows in each worker's hot set under --policy frequency, of which there are two; the
     /// oracle, the policy unless given, keeps twice as many. At most what it does not own [default:
@@ -121,6 +122,7 @@ impl FromStr for Fetch {
 
 /// Flags of `--strategy hop`.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "HopGNN: --strategy hop")]
 pub(super) struct HopArgs {
     /// hop: where models train, none or paper [default: none]. With `none` each worker trains on
     /// all roots that it owns, in one step. With `paper` each model trains on its own roots, and
@@ -193,6 +195,7 @@ impl HopArgs {
 
 /// Flags of `--strategy sdt`.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "SDT-GNN: --strategy sdt")]
 pub(super) struct SdtArgs {
     /// sdt: average the local models after every N epochs [default: 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
@@ -255,6 +258,7 @@ impl SdtArgs {
 
 /// Flags of `--strategy full`.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "CaPGNN: --strategy full")]
 pub(super) struct FullArgs {
     /// full: layers of the model, each over all neighbours [default: 3].
     #[arg(long, value_name = "L", value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -45,6 +45,7 @@ const FOR_TRAINING: [PolicyKind; 8] = [
 
 /// Flags of both tiers.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Tiers of remote rows")]
 pub(super) struct TierArgs {
     /// ondemand, full: host memory for remote rows that stay from batch to batch, shared by all
     /// workers. `auto` is for rows in half of the free memory, 25% for this share of the rows that

@@ -1,4 +1,4 @@
-//! Errors between a stored graph and its requested rows.
+//! Errors of opening, reading and changing a stored graph.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use crate::meta::MetaError;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
 
-/// Why stored rows could not be opened, read or trusted.
+/// An error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The operating system refused.
+    /// An operation of the operating system failed.
     #[error("{}: cannot {action}: {source}", file.display())]
     Io {
-        /// File concerned.
+        /// The file.
         file: PathBuf,
         /// The operation, for example `read`.
         action: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: io::Error,
     },
     /// The device failed, or the file ends too early.
     #[error("{}: cannot read at byte {offset_bytes}: {source}", file.display())]
     Read {
-        /// File concerned.
+        /// The file.
         file: PathBuf,
-        /// First byte that could not be read.
+        /// Offset of the first byte that could not be read.
         offset_bytes: u64,
-        /// The system's reason, or that the file was cut.
+        /// The system's error, or that the file was cut.
         source: io::Error,
     },
     /// `graph.toml` does not describe a graph.
@@ -41,7 +41,7 @@ pub enum StoreError {
     Meta {
         /// The `graph.toml`.
         file: PathBuf,
-        /// The fault of it.
+        /// What is wrong with the file.
         source: MetaError,
     },
     /// The header, the checksum table or the footer of a segment is damaged.
@@ -54,15 +54,15 @@ pub enum StoreError {
         file: PathBuf,
         /// `header`, `page table`, `group index` or `footer`.
         section: &'static str,
-        /// Where the section starts.
+        /// Offset of the section.
         offset: u64,
         /// The expected and the found value.
         reason: String,
     },
-    /// The bytes of a page are not those that were written there.
+    /// The bytes of a page do not match their checksum.
     #[error(
         "{}: damaged page {page} (byte offset {offset}): checksum expected {expected:#010x}, \
-         found {found:#010x}; run `lode verify`, then restore the file from a copy",
+         found {found:#010x}; verify the graph, then restore the file from a copy",
         file.display(), offset = crate::layout::DATA_OFFSET + page * crate::limits::PAGE_BYTES
     )]
     DamagedPage {
@@ -75,9 +75,9 @@ pub enum StoreError {
         /// Checksum of the bytes read.
         found: u32,
     },
-    /// A row group cannot be unpacked although its pages are as they were written.
+    /// A row group cannot be decompressed although its pages are intact.
     #[error(
-        "{}: row group {group} cannot be unpacked: {reason}; \
+        "{}: row group {group} cannot be decompressed: {reason}; \
          restore the file from a copy or import again", file.display()
     )]
     DamagedGroup {
@@ -101,7 +101,7 @@ pub enum StoreError {
         /// Length on disk.
         found: u64,
     },
-    /// A sound segment in the place of another.
+    /// An intact segment at the place of another.
     #[error(
         "{}: this segment belongs elsewhere: expected {field} {expected}, found {found}; \
          files were swapped or copied between graphs", file.display()
@@ -111,77 +111,77 @@ pub enum StoreError {
         file: PathBuf,
         /// The property that differs, for example `partition`.
         field: &'static str,
-        /// Value that the graph's catalog promises.
+        /// Value in the graph's catalog.
         expected: String,
         /// Value in the file.
         found: String,
     },
-    /// A file of a later release.
+    /// A file of a newer release.
     #[error(
-        "{}: format version {found}, this release reads up to {supported}; use a newer `lode`",
+        "{}: format version {found}, this release reads up to {supported}; use a newer release",
         file.display()
     )]
     NewerFormat {
-        /// File concerned.
+        /// The file.
         file: PathBuf,
         /// Version in the file.
         found: u32,
         /// Newest version that this release reads.
         supported: u32,
     },
-    /// The catalog of a partition cannot be used.
+    /// An unusable catalog of a partition.
     #[error("{}: catalog: {reason}", dir.display())]
     Catalog {
         /// Folder of the catalog.
         dir: PathBuf,
-        /// RocksDB's or our own reason.
+        /// The reason.
         reason: String,
-        /// Whether it says something about the catalog.
+        /// Whether the catalog or the system is at fault.
         origin: ErrorOrigin,
     },
-    /// A pending row is not as it was put.
+    /// A pending row that is not as it was put.
     #[error(
         "{}: pending row {row} of `{tensor}` for version {version}: {reason}; \
-         run `lode verify`, then put the row again", dir.display()
+         verify the graph, then put the row again", dir.display()
     )]
     DamagedPending {
         /// Folder of the catalog.
         dir: PathBuf,
         /// Tensor that the row belongs to.
         tensor: String,
-        /// Version that it was put for.
+        /// Version that the row is pending for.
         version: u32,
-        /// The row in its partition.
+        /// Row number in the partition.
         row: RowIdx,
         /// The expected and the found value.
         reason: String,
     },
-    /// Committed rows as older releases stored them.
+    /// Committed rows in the form of an older release.
     #[error(
-        "{}: rows of `{tensor}` at version {version} are stored as an older release did; \
-         run `lode compact` on the graph, which brings it forward", dir.display()
+        "{}: rows of `{tensor}` at version {version} are stored in the form of an older release; \
+         compact the graph to convert them", dir.display()
     )]
     OldRows {
         /// Folder of the partition.
         dir: PathBuf,
         /// Tensor that the rows belong to.
         tensor: String,
-        /// Version that they were committed for.
+        /// Version of the rows.
         version: u32,
     },
-    /// Another process writes.
+    /// Another process has the graph open for writing.
     #[error(
         "{}: another process has this graph open for writing; \
          wait for it, stop it, or write through it", dir.display()
     )]
     Locked {
-        /// Folder of the partition or of its catalog that is taken.
+        /// The locked folder of the partition or its catalog.
         dir: PathBuf,
     },
-    /// The file system lacks what a graph that is written needs.
+    /// The file system lacks features that writing needs.
     #[error(
-        "{}: {reason}; a graph cannot be written there: keep it on a local disk, or mount the file \
-         system with locks and links", dir.display()
+        "{}: {reason}; a graph cannot be written there: use a local disk, or mount the file system \
+         with locks and links", dir.display()
     )]
     Unsuited {
         /// Folder of the graph or partition.
@@ -189,24 +189,24 @@ pub enum StoreError {
         /// What the file system lacks.
         reason: String,
     },
-    /// A file that a writer changes in place has more than one name.
+    /// A file that is written in place has more than one name.
     #[error(
-        "{}: {n_links} hard links lead to this file, which is written in place: a write here would \
-         damage the other copy of the graph; replace the folder of the catalog by a copy without \
-         links (`cp -r`), then open the graph again", file.display()
+        "{}: this file has {n_links} hard links and is written in place: a write here would damage \
+         the other copy of the graph; replace the folder of the catalog by a copy without links \
+         (`cp -r`), then open the graph again", file.display()
     )]
     HardLinked {
         /// The file, in the folder of a catalog.
         file: PathBuf,
-        /// Number of its names.
+        /// Number of names of the file.
         n_links: u64,
     },
-    /// A file with rows of a version that the catalog does not have.
+    /// A file with rows of a later version than the catalog's.
     #[error(
-        "{}: has rows of version {version} that are not pending, and the catalog is of version \
-         {committed}: was it restored from an older copy, or has its log lost its end? Nothing is \
-         written before that is settled: repair the graph, which takes the file in, or move the \
-         file to a folder `quarantine` beside it, which gives these rows up", file.display()
+        "{}: has rows of version {version} that are not pending, but the catalog is at version \
+         {committed}: was it restored from an older copy, or has its log lost its end? Nothing was \
+         written. Repair the graph, which adds the file, or move the file to a folder `quarantine` \
+         beside it, which drops these rows", file.display()
     )]
     LaterFile {
         /// The file.
@@ -216,49 +216,49 @@ pub enum StoreError {
         /// Version of the catalog.
         committed: u32,
     },
-    /// A change of a graph that was opened for reading.
+    /// A change of a graph that is open for reading.
     #[error("{}: opened for reading; open it for writing to put, commit or compact", dir.display())]
     ReadOnly {
         /// Folder of the graph.
         dir: PathBuf,
     },
-    /// A graph that a forked process may not use. A child can write to none if its parent has
-    /// opened some for writing or reading. It can open none if one was open for writing at the
-    /// fork.
+    /// A graph in a forked process. The child cannot write to any graph if the parent has opened
+    /// one for writing or reading. It cannot open any graph if the parent had one open for writing
+    /// at the fork.
     #[error(
-        "{}: this process was forked from one that uses graphs: it can write to none, and can open \
-         none if one was open for writing at the fork; write in the parent, or start this process \
-         by spawn",
+        "{}: this process was forked from one that uses graphs: it cannot write to any, and cannot \
+         open any if one was open for writing at the fork; write in the parent, or start this \
+         process by spawn",
         dir.display()
     )]
     Forked {
         /// Folder of the graph.
         dir: PathBuf,
     },
-    /// A write has failed before, and what it left on disk is not known; or writes were stopped.
-    #[error("{}: {reason}, so that nothing more is written there; {advice}", dir.display())]
+    /// Writes of a partition were stopped, or an earlier one failed with an unknown outcome.
+    #[error("{}: {reason}, so further writes are rejected; {advice}", dir.display())]
     WritesStopped {
-        /// Folder of the catalog that it was for.
+        /// Folder of the catalog.
         dir: PathBuf,
-        /// The failure, or why they were stopped.
+        /// The failed write, or why writes were stopped.
         reason: String,
         /// The remedy.
         advice: &'static str,
     },
-    /// A version that was compacted away, or that is not committed yet.
+    /// A version that was folded into a later one, or is not committed.
     #[error("version {asked} cannot be read; the oldest is {oldest}, the newest {newest}")]
     NoVersion {
-        /// Version asked for.
+        /// Requested version.
         asked: u32,
-        /// Oldest version that can be read: that of the newest segment.
+        /// Oldest readable version, that of the newest base segment.
         oldest: u32,
         /// Newest committed version.
         newest: u32,
     },
     /// Partitions whose versions no crash explains.
     #[error(
-        "{}: its partitions are not of one history: {versions}. Fetch those that were restored or \
-         fetched on their own again, or accept their rows as they are by aligning them",
+        "{}: its partitions have different histories: {versions}. Fetch those that were restored \
+         or fetched on their own again, or accept their rows as they are by aligning them",
         dir.display()
     )]
     HistoriesDiffer {
@@ -267,103 +267,103 @@ pub enum StoreError {
         /// The partitions with their versions.
         versions: String,
     },
-    /// More partitions than this process can have open.
+    /// More partitions than this process can open.
     #[error(
-        "{}: {n_parts} partitions of {n_tensors} tensors are at least {needed} open files, and this \
-         process may open {limit}; raise its limit (`ulimit -n`, or RLIMIT_NOFILE by the process \
-         itself), or open fewer partitions",
+        "{}: {n_parts} partitions of {n_tensors} tensors need at least {needed} open files, and \
+         this process may open {limit}; raise the limit (`ulimit -n`, or RLIMIT_NOFILE by the \
+         process itself), or open fewer partitions",
         dir.display()
     )]
     FileLimit {
         /// Folder of the graph.
         dir: PathBuf,
-        /// Partitions to be opened.
+        /// Partitions to open.
         n_parts: usize,
-        /// Tensors of each.
+        /// Tensors of each partition.
         n_tensors: usize,
-        /// Files that they are at least.
+        /// Minimum of open files.
         needed: u64,
         /// Files that the process may open.
         limit: u64,
     },
-    /// A version that is too far ahead of the committed one.
+    /// A version too far ahead of the committed one.
     #[error(
         "version {asked} is more than {MAX_VERSIONS_AHEAD} after the committed version \
          {committed}; commit the one after it"
     )]
     VersionAhead {
-        /// The version.
+        /// Requested version.
         asked: u32,
         /// The committed version.
         committed: u32,
     },
-    /// The caller did not want it to continue.
-    #[error("stopped before its end; what was written is removed")]
+    /// The caller stopped the operation.
+    #[error("stopped by the caller; partial output was removed")]
     Stopped,
-    /// A tensor that cannot come to the graph, or go from it, now.
-    #[error("tensor `{tensor}` neither comes nor goes: {reason}")]
+    /// A tensor that cannot be added or dropped.
+    #[error("cannot add or drop tensor `{tensor}`: {reason}")]
     TensorRefused {
         /// Name of the tensor.
         tensor: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A tensor that only an import writes.
-    #[error("`{tensor}` says which node is which and cannot be put; import the graph again")]
+    /// A tensor that only an import can write.
+    #[error("`{tensor}` is read-only: it maps node ids; import the graph again")]
     Fixed {
         /// Name of the tensor.
         tensor: String,
     },
-    /// Rows of another length than their ids and the tensor say.
+    /// Rows whose length does not match their ids and the tensor.
     #[error("the rows put must have {expected_bytes} bytes, found {found_bytes}")]
     PutLength {
-        /// Ids times bytes of a row.
+        /// Number of ids times bytes of a row.
         expected_bytes: u64,
         /// Bytes given.
         found_bytes: u64,
     },
-    /// More than one put may carry.
+    /// More bytes than one put may have.
     #[error("{found_bytes} bytes in one put; the limit is {MAX_PUT_BYTES}, put it in pieces")]
     PutTooLarge {
         /// Bytes given.
         found_bytes: u64,
     },
-    /// Nothing is left from which the file could be rebuilt.
+    /// A file that cannot be rebuilt.
     #[error("{}: cannot be rebuilt: {reason}; restore it from a copy", file.display())]
     Unrepairable {
-        /// File concerned.
+        /// The file.
         file: PathBuf,
-        /// The operation.
+        /// The reason.
         reason: String,
     },
-    /// The graph has no such tensor.
+    /// A tensor that the graph does not have.
     #[error("no tensor `{tensor}` in this graph; it has: {known}")]
     NoTensor {
-        /// Name asked for.
+        /// Requested name.
         tensor: String,
-        /// Names that exist, comma separated.
+        /// Names of the graph's tensors, comma separated.
         known: String,
     },
-    /// The partition does not exist, or was not opened here.
-    #[error("partition {part} is not here or not open; these are: {opened}")]
+    /// A partition that does not exist, or is not open.
+    #[error("partition {part} is not here or not open; open are: {opened}")]
     NoPart {
-        /// Partition asked for.
+        /// Requested partition.
         part: PartId,
-        /// Partitions that could have been asked for.
+        /// Open partitions.
         opened: String,
     },
-    /// The partition is held up for a moment, by its hand-over or by another copy of it.
+    /// A partition that is busy for a moment, with a move or another copy.
     #[error("partition {part}: {reason}; try again")]
     Busy {
         /// The partition.
         part: PartId,
-        /// The obstacle.
+        /// The reason.
         reason: &'static str,
     },
-    /// A folder follows another server's, and is written by that alone.
+    /// A folder that follows a writer, and that no other process may write.
     #[error(
-        "{} follows {writer}, which takes its puts and commits; write there, or, when that is gone for \
-         good, stop the server of this folder and remove its file `{}`",
+        "{} follows {writer}, which accepts its puts and commits; write there, or, if the writer \
+         is gone for good, stop the server of this folder and remove its file `{}`",
         dir.display(), crate::meta::FOLLOWS_FILE
     )]
     Follows {
@@ -372,57 +372,57 @@ pub enum StoreError {
         /// Addresses of the writer.
         writer: String,
     },
-    /// The state of the writer cannot follow that of the follower.
-    #[error("partition {part} is not followed: {reason}")]
+    /// A writer's version that a follower cannot switch to.
+    #[error("cannot follow partition {part}: {reason}")]
     FollowRefused {
         /// The partition.
         part: PartId,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A partition cannot be copied or moved so.
-    #[error("partition {part} is not moved: {reason}")]
+    /// A partition that cannot be copied or moved.
+    #[error("cannot move partition {part}: {reason}")]
     MoveRefused {
         /// The partition.
         part: PartId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A node id past the end of the graph.
     #[error("node {node} at position {position} of the ids; the graph has {n_nodes} nodes")]
     NoNode {
-        /// Id asked for.
+        /// Requested node id.
         node: NodeId,
-        /// Its position in the list.
+        /// Position in the list of ids.
         position: usize,
-        /// Nodes of the graph.
+        /// Number of nodes of the graph.
         n_nodes: u32,
     },
-    /// Elements of another type than the tensor's are asked for.
-    #[error("elements of `{tensor}` are {expected}, asked for {found}")]
+    /// A request for elements of another type than the tensor's.
+    #[error("expected elements of type {expected} for `{tensor}`, found {found}")]
     ElementType {
         /// The tensor.
         tensor: String,
-        /// Its type.
+        /// Element type of the tensor.
         expected: Dtype,
-        /// The type asked for.
+        /// Requested type.
         found: Dtype,
     },
-    /// The output has another length than the rows asked for.
+    /// An output whose length does not match the requested rows.
     #[error("the output must have {expected_bytes} bytes, found {found_bytes}")]
     OutputLength {
-        /// Rows times bytes of a row.
+        /// Number of rows times bytes of a row.
         expected_bytes: u64,
         /// Bytes given.
         found_bytes: u64,
     },
-    /// The rows cannot be planned on this segment.
+    /// Rows that cannot be planned on this segment.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }
 
 impl StoreError {
-    /// Returns the file or folder that the error is about, where there is one.
+    /// Returns the file or folder of the error, if any.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -452,7 +452,7 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the error says something about the files, or only about the system.
+    /// Returns whether the files or the system are at fault.
     #[must_use]
     pub fn origin(&self) -> ErrorOrigin {
         match self {
@@ -472,14 +472,14 @@ impl StoreError {
         }
     }
 
-    /// Returns whether a file is gone that the catalog named a moment ago. A compaction may have
-    /// replaced it, which another look at the catalog shows.
+    /// Returns whether a file that the catalog named is gone. A compaction may have replaced it, so
+    /// reading the catalog again helps.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
         matches!(self, Self::Io { source, .. } if gone.contains(&source.kind()))
     }
 
-    /// Turns an [`io::Error`] at `file` into a [`StoreError::Io`].
+    /// Converts an [`io::Error`] at `file` into a [`StoreError::Io`].
     pub(crate) fn io(file: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         let file = file.to_owned();
         move |source| Self::Io { file, action, source }

@@ -174,5 +174,5 @@ fn a_file_of_a_later_format_is_refused_by_name_and_number() {
     make_newer(&path.join("part-000/feat.v1.seg"));
     let error = Graph::open(&path).unwrap().segment(PartId(0), "feat").unwrap_err();
     assert!(matches!(error, StoreError::NewerFormat { found: 77, .. }), "{error}");
-    assert!(error.to_string().contains("use a newer `lode`"), "{error}");
+    assert!(error.to_string().contains("use a newer release"), "{error}");
 }

@@ -79,7 +79,7 @@ impl Imported {
         let expected = self.external.iter().map(|&id| self.source.label[id as usize]);
         assert!(found.into_iter().eq(expected), "labels from {addresses:?}");
         let error = label.gather::<f32>(&self.ids).unwrap_err().to_string();
-        assert!(error.contains("`label` are i64, asked for f32"), "{error}");
+        assert!(error.contains("expected elements of type i64 for `label`, found f32"), "{error}");
     }
 
     /// Checks a connection to the common port that knows nothing of shards.

@@ -212,7 +212,7 @@ fn what_cannot_be_put_is_refused_before_anything_is() {
     }
     let ids = [[7i64]; 1];
     let fixed = graph.put_rows("external_id", &[1], NpyType::I64, &[1], &ids, &[]);
-    fixed.failed(1, &["cannot be put"]);
+    fixed.failed(1, &["is read-only"]);
     graph.check(&graph.feat, &[]);
     lode_line("put --help").succeeded();
     assert!(lode_line("compact --help").succeeded().stdout.contains("lode compact my-graph"));

@@ -1,4 +1,4 @@
-//! Compaction of a live graph: one tensor of one partition after the other.
+//! Compaction of an open graph: one tensor of one partition after the other.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Weak};
@@ -16,19 +16,19 @@ use crate::error::StoreError;
 use crate::layers::{Folding, Kept, choose_deltas, choose_folds};
 
 impl GraphHandle {
-    /// Folds the layers of a tensor, or of all, in a partition, or in all that are open. Puts,
-    /// commits and gathers continue meanwhile; pinned views keep what they see. Versions that are
-    /// kept stay readable, see [`GraphHandle::set_keep_rule`] and [`GraphHandle::keep_cut_after`].
+    /// Folds the layers of one tensor or of all, in one partition or in all open ones. Puts,
+    /// commits and gathers continue meanwhile, and pinned views keep their rows. Kept versions stay
+    /// readable, see [`GraphHandle::set_keep_rule`] and [`GraphHandle::keep_cut_after`].
     ///
-    /// `progress` receives bytes of rows written and to write; when it breaks, the compaction ends
-    /// with [`StoreError::Stopped`]. Each tensor of a partition is switched on its own: after any
-    /// other error the rest is done, and the first error is returned. A damaged page is such an
-    /// error, unless all of its rows were changed since. A partition that is sealed is left as it
-    /// is. A partition ahead of the others, after a commit that failed in them, keeps its newest
-    /// layers. Readers still need its rows of the version before.
+    /// `progress` receives the bytes of rows written and to write; if it breaks, the compaction
+    /// ends with [`StoreError::Stopped`]. Each tensor of a partition is switched separately: after
+    /// any other error the remaining tensors are compacted, and the first error is returned. A
+    /// damaged page is such an error, unless later versions changed all of its rows. Sealed
+    /// partitions are skipped. A partition ahead of the others, after a commit that failed in them,
+    /// keeps its newest layers, because readers still need its rows of the previous version.
     ///
-    /// Needs room on disk for the largest file that is written. Memory does not depend on its
-    /// length except for 4 bytes per page, and 16 bytes per row where deltas become one.
+    /// Needs disk space for the largest file that is written. Memory does not depend on file
+    /// lengths except for 4 bytes per page, and 16 bytes per row where deltas are folded into one.
     pub fn compact(
         &self,
         part: Option<PartId>,
@@ -46,7 +46,7 @@ impl GraphHandle {
         let is_chosen = |open: &Arc<PartHandle>| part.is_none_or(|part| part == open.part);
         let mut parts = self.open_parts();
         parts.retain(is_chosen);
-        // Those that may fail come last: the others do not wait for room.
+        // Partitions that may fail are last, so that the others do not wait for disk space.
         parts.sort_by_key(|part| part.catalog.write_failure().is_some());
         let tensors: Vec<Folded> = parts
             .iter()
@@ -59,7 +59,7 @@ impl GraphHandle {
                 chosen.flat_map(move |(at, _)| Folded::of(part, at, version, kept, what))
             })
             .collect();
-        // One whose turn has not come may be given up.
+        // Drops the handles, so that partitions can be released before their turn.
         drop(parts);
         let total = tensors.iter().map(Folded::bytes_to_write).sum();
         let mut done = 0;
@@ -70,14 +70,15 @@ impl GraphHandle {
         let (mut reports, mut outcome) = (Vec::with_capacity(tensors.len()), Ok(()));
         for mut folded in tensors {
             let Some(part) = self.still_open(&folded) else { continue };
-            // Giving it up would wait for the fold.
+            // A release would wait for the fold.
             let is_sealed = || part.transfer.is_sealed();
             let mut advance =
                 |bytes| if is_sealed() { ControlFlow::Break(()) } else { advance(bytes) };
             let mut done = self.fold(&folded, &part, &mut advance);
             let has_failed = !matches!(done, Ok(_) | Err(StoreError::Stopped));
             if has_failed && what == Folding::WherePays && folded.leave_segment() {
-                // The segment cannot be read; files over it need not become ever more.
+                // The base segment cannot be read; folding the deltas over it still limits their
+                // number.
                 let deltas = self.fold(&folded, &part, &mut advance);
                 if matches!(deltas, Err(StoreError::Stopped)) {
                     done = deltas;
@@ -94,7 +95,7 @@ impl GraphHandle {
         outcome.map(|()| reports)
     }
 
-    /// Returns the partition of a tensor whose turn has come, unless it was given up since.
+    /// Returns the partition of a tensor when its turn comes, unless it was released since.
     fn still_open(&self, folded: &Folded) -> Option<Arc<PartHandle>> {
         let is_same = |open: &Arc<PartHandle>| Arc::as_ptr(open) == folded.part.as_ptr();
         self.open_parts().into_iter().find(is_same)
@@ -110,7 +111,7 @@ impl GraphHandle {
         let Folded { at, seen, layers, .. } = folded;
         let tensor = &part.tensors[*at];
         let layers = layers.clone().unwrap_or(0..1);
-        // The segment is made of the layers before those that stay over it.
+        // A new segment is made of the layers below those that stay on top.
         let from =
             if layers.start == 0 { seen.oldest_layers(layers.end) } else { (**seen).clone() };
         let compaction = Compaction {
@@ -129,7 +130,7 @@ impl GraphHandle {
             _ => seen.layers()[layers.clone()].iter().map(|it| it.n_rows()).sum(),
         };
         part.catalog.check_takes_writes()?;
-        // Opened before it counts: after the switch nothing can fail but memory.
+        // Opened before the switch, so that nothing but memory can fail after it.
         let (layer, record) = if layers.start == 0 {
             let (record, segment) = compaction.write(progress)?;
             let version = segment.identity().version;
@@ -147,8 +148,8 @@ impl GraphHandle {
             _ => part.catalog.switch_deltas(&tensor.spec().name, &record),
         };
         if let Err(error) = switched {
-            // The record may be on disk: the file goes when the catalog takes writes again, without
-            // the record.
+            // The record may be on disk. The file is removed once the catalog accepts writes again,
+            // without the record.
             self.garbage().push(Retired::new(&layer, &part.catalog));
             return Err(error);
         }
@@ -160,7 +161,7 @@ impl GraphHandle {
 }
 
 impl GraphHandle {
-    /// Returns whether a compaction of [`Folding::WherePays`] would write anything now.
+    /// Returns whether a compaction with [`Folding::WherePays`] would write anything now.
     #[must_use]
     pub fn pays_to_fold(&self) -> bool {
         let kept = self.kept_versions();
@@ -170,7 +171,7 @@ impl GraphHandle {
 }
 
 impl TensorHandle {
-    /// Returns whether a compaction of [`Folding::WherePays`] would write anything, where these
+    /// Returns whether a compaction with [`Folding::WherePays`] would write anything if these
     /// versions stay readable.
     #[must_use]
     pub fn pays_to_fold(&self, kept: &Kept) -> bool {
@@ -178,20 +179,21 @@ impl TensorHandle {
     }
 }
 
-/// A tensor of a partition with neighbouring layers that are to be folded into one.
+/// A tensor of a partition with neighbouring layers to fold into one.
 pub(super) struct Folded {
     part: Weak<PartHandle>,
     /// Position of the tensor.
     at: usize,
     pub(super) seen: Arc<TensorVersion>,
-    /// Positions of the layers. From 0 on they become a segment, else a delta. `None` where the
-    /// tensor stays as it is.
+    /// Positions of the layers to fold. A range from 0 becomes a segment, any other a delta. `None`
+    /// if the tensor is not changed.
     layers: Option<Range<usize>>,
 }
 
 impl Folded {
-    /// Returns the folds of a tensor, the newest layers first, among its layers up to `version`: a
-    /// commit may come to this partition meanwhile, and fail in others. Empty where they are gone.
+    /// Returns the folds of a tensor, newest layers first, among its layers up to `version`: a
+    /// commit may reach this partition meanwhile and fail in others. Empty if those layers are
+    /// gone.
     pub(super) fn of(
         part: &Arc<PartHandle>,
         at: usize,
@@ -211,7 +213,7 @@ impl Folded {
         }
     }
 
-    /// Folds deltas alone where a segment was to be made; returns whether any pay.
+    /// Restricts a fold into a segment to deltas; returns whether any such fold pays.
     fn leave_segment(&mut self) -> bool {
         let Some(layers) = self.layers.take().filter(|layers| layers.start == 0) else {
             return false;
@@ -222,7 +224,7 @@ impl Folded {
         self.layers.is_some()
     }
 
-    /// Returns the most bytes of rows that are to be written.
+    /// Returns an upper bound of the bytes of rows to write.
     fn bytes_to_write(&self) -> u64 {
         let Some(layers) = &self.layers else { return 0 };
         let raw_bytes = |layer: &Arc<Layer>| layer.segment().layout().raw_bytes();

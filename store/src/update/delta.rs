@@ -1,10 +1,10 @@
-//! Deltas: pending rows, or the rows of several deltas, written into a file of their own.
+//! Deltas: pending rows, or the rows of several deltas, written into a new file.
 //!
-//! Crash argument: the file is written under a temporary name, synced, moved to its name, and its
-//! folder is synced, before the catalog names it. A crash before that leaves a file that no record
-//! names, and the next opening for writing removes it. Before it gets its name it is read back from
-//! the disk and checked page by page: the rows that it was made of are removed when a record names
-//! it, and then it is their only copy.
+//! Crash argument: the file is written under a temporary name, synced and renamed, and its folder
+//! is synced, before the catalog names it. A crash before that leaves a file that no record names,
+//! and the next opening for writing removes it. Before the rename the file is read back from disk
+//! and verified page by page: its source rows are removed once a record names the file, which then
+//! has the only copy.
 
 use std::ops::{ControlFlow, Range};
 
@@ -24,22 +24,22 @@ use crate::verify::read_back_fast;
 use crate::version_id::{CommitId, SegmentMask, VersionId};
 use lodestore_graph::PartId;
 
-/// Rows are handed to the writer in pieces of about this many bytes.
+/// Approximate bytes of a piece of rows that is handed to the writer.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The place of a tensor: what deltas of it are written for.
+/// Graph, partition and tensor for which deltas are written.
 pub(super) struct DeltaPlace<'a> {
     pub(super) graph: &'a Graph,
     pub(super) part: PartId,
     pub(super) spec: &'a TensorSpec,
 }
 
-/// A delta on disk that no record names yet, open and pinned, with its record.
+/// An open and pinned delta that no record names yet, with its record.
 pub(super) type Written = (DeltaRecord, Segment);
 
 impl DeltaPlace<'_> {
-    /// Writes the rows that were put for `version`; `None` where there are none. The codec is that
-    /// of `base`.
+    /// Writes the rows that are pending for the commit's version; `None` if there are none. Uses
+    /// the codec `base`.
     pub(super) fn write_pending(
         &self,
         catalog: &Catalog,
@@ -76,17 +76,18 @@ impl DeltaPlace<'_> {
             writer.write_rows(&piece)
         };
         match self.write(version, commit, &rows, base, &mut fill) {
-            // The disk has got it wrong. Its rows are pending still, and are written once more.
+            // The disk corrupted the file. The rows are still pending, so a second write is
+            // possible.
             Err(error) if error.origin() != ErrorOrigin::System => {
-                tracing::warn!("{error}; the delta is written again");
+                tracing::warn!("{error}; writing the delta again");
                 self.write(version, commit, &rows, base, &mut fill).map(Some)
             }
             written => written.map(Some),
         }
     }
 
-    /// Writes the deltas of `from` at these positions as one, which has the newest value of each of
-    /// their rows. `commit` made the version of the newest. `progress` receives bytes as they are
+    /// Writes the deltas of `from` at these positions as one delta, which has the newest value of
+    /// each row. `commit` made the version of the newest of them. `progress` receives the bytes
     /// written.
     pub(super) fn write_folded(
         &self,
@@ -97,7 +98,7 @@ impl DeltaPlace<'_> {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Written, StoreError> {
         let layers = &from.layers()[deltas];
-        // Each row once, with the newest of these layers that has it.
+        // Each row once, from the newest layer that has it.
         let mut places: Vec<(u32, u32, u32)> = Vec::new();
         for (layer, at) in layers.iter().zip(0u32..) {
             let rows = layer.segment().listed_rows().iter().zip(0u32..);
@@ -134,7 +135,7 @@ impl DeltaPlace<'_> {
         })
     }
 
-    /// Writes a delta of `rows` whose bytes `fill` hands to the writer; removes it after a failure.
+    /// Writes a delta of `rows`, whose bytes `fill` hands to the writer; removes it on failure.
     fn write(
         &self,
         first: u32,
@@ -159,14 +160,14 @@ impl DeltaPlace<'_> {
             let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
             fill(&mut writer)?;
             let digest = writer.finish()?;
-            // What it was made of is removed once a record names it.
+            // The source rows are removed once a record names the file.
             read_back_fast(device, path, &identity)?;
             Ok(digest)
         });
         written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))
     }
 
-    /// Returns the rows that were put for `version`, as the catalog has them.
+    /// Returns the rows that are pending for `version` in the catalog.
     fn scan_rows(&self, catalog: &Catalog, version: u32) -> Result<Vec<u32>, StoreError> {
         let range = self.graph.book().range(self.part);
         let n_rows = range.end - range.start;
@@ -184,9 +185,8 @@ impl DeltaPlace<'_> {
     fn damaged(&self, catalog: &Catalog, version: u32, row: RowIdx, n_bytes: usize) -> StoreError {
         let (expected, range) = (self.spec.row_bytes(), self.graph.book().range(self.part));
         let n_rows = range.end - range.start;
-        let reason = format!(
-            "expected rows below {n_rows} of {expected} bytes, as they were put, found {n_bytes} bytes"
-        );
+        let reason =
+            format!("expected a row below {n_rows} of {expected} bytes, found {n_bytes} bytes");
         let (dir, tensor) = (catalog.dir().to_owned(), self.spec.name.clone());
         StoreError::DamagedPending { dir, tensor, version, row, reason }
     }

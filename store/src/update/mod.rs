@@ -1,21 +1,21 @@
-//! A graph that changes: puts, commits, pinned views and compaction over its partitions.
+//! A mutable graph: puts, commits, pinned views and compaction over its partitions.
 //!
-//! A partition has a committed version V, which is a list of immutable files for each tensor. Puts
-//! go to the pending version V + 1, as rows in the partition's catalog that no reader sees. A
-//! commit writes them into a file of their own, a delta, and makes it visible. Compaction folds
-//! files. Partitions are self-contained and share no commit point, so a graph's version is the
-//! lowest of its partitions'; opening for writing rolls the others forward.
+//! A partition has a committed version V, which is a list of immutable files per tensor. Puts go to
+//! the pending version V + 1, as rows in the partition's catalog that no reader sees. A commit
+//! writes these rows into a file of their own, a delta, and publishes it. Compaction folds files.
+//! Partitions are self-contained and share no commit point, so a graph's version is the lowest of
+//! its partitions' versions. Opening for writing rolls the others forward.
 //!
-//! Partitions come and go while a graph is open: `transfer` has how.
+//! Partitions can be added and released while a graph is open, see `transfer`.
 //!
-//! Locks, in the order in which they are taken:
+//! Locks, in the order in which they are acquired:
 //!
-//! 1. `compactions`: by a compaction for all of its time, so that there is one.
-//! 2. `garbage`: for a moment.
-//! 3. `commits`: by a commit for all of its time.
-//! 4. `gate`: shared by puts; exclusive for a moment by commits and by changes of the set of
-//!    partitions.
-//! 5. The lock of the list of partitions, and a tensor's own: for a moment.
+//! 1. `compactions`: held during a whole compaction, so that one runs at a time.
+//! 2. `garbage`: held briefly.
+//! 3. `commits`: held during a whole commit.
+//! 4. `gate`: shared by puts; exclusive and brief for commits and for changes of the set of
+//! partitions.
+//! 5. The lock of the list of partitions, and a tensor's own: held briefly.
 
 mod commit;
 mod compact;
@@ -68,73 +68,71 @@ use history::RecentCommits;
 use parallel::for_each;
 use transfer::TransferState;
 
-/// How a graph is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For reading: the state at this moment, whatever other processes put. No lock, no file
-    /// written, read-only mounts work.
+    /// For reading the state at this moment, unaffected by later puts of other processes. Takes no
+    /// lock and writes no file, so read-only mounts work.
     #[default]
     Read,
     /// For reading and writing, by one process at a time.
     Write,
-    /// For reading, and for installing versions of the writer that the folder follows, by one
-    /// process at a time.
+    /// For reading, and for installing versions of the followed writer, by one process at a time.
     Follow,
 }
 
-/// Open partitions of a graph with all of their tensors. Shared freely between threads.
+/// The open partitions of a graph with all their tensors. Shared freely between threads.
 #[derive(Debug)]
 pub struct GraphHandle {
     graph: Graph,
     mode: OpenMode,
-    /// The process that has opened it.
+    /// The process that opened the graph.
     process: Generation,
-    /// The reader of every segment, those to come too.
+    /// The reader of all segments, later ones included.
     reader: ReaderKind,
-    /// By partition; `None` for one that is not open. Replaced as a whole.
+    /// By partition; `None` for a partition that is not open. Replaced as a whole.
     parts: RwLock<Parts>,
-    /// The lowest committed version of the partitions; that of all of them where puts are taken.
+    /// The lowest committed version of the partitions. On a writer it is the version of all of
+    /// them.
     version: AtomicU32,
-    /// Puts share it over their writes; a commit takes it alone to say which version puts are for.
+    /// Shared by puts during their writes; exclusive for a commit that advances the version of
+    /// puts.
     gate: RwLock<()>,
-    /// Held by a commit for all of its time.
+    /// Held during a whole commit.
     commits: Mutex<CommitTurn>,
-    /// Held by a compaction for all of its time.
+    /// Held during a whole compaction.
     compactions: Mutex<()>,
-    /// Files that compactions have left.
+    /// Files that compactions have replaced.
     garbage: Mutex<Garbage>,
-    /// Which versions folds keep readable.
+    /// Which versions compactions keep readable.
     keep_rule: RwLock<KeepRule>,
     /// Names of tensors that are being written.
     coming: Mutex<BTreeSet<String>>,
-    /// Folds leave the next cut after this version readable; none if [`u32::MAX`].
+    /// Compactions keep the next cut after this version readable; none if [`u32::MAX`].
     cut_after: AtomicU32,
 }
 
-/// The open partitions of one moment.
+/// The open partitions at one moment.
 type Parts = Arc<[Option<Arc<PartHandle>>]>;
 
-/// An open partition.
 #[derive(Debug)]
 struct PartHandle {
     part: PartId,
     catalog: Arc<Catalog>,
-    /// As in the graph's description when it was opened, and then those that came since; one that
-    /// was dropped keeps its place.
+    /// In the order of the graph's description at the open, followed by tensors added since. A
+    /// dropped tensor keeps its position.
     tensors: Growing<Arc<TensorHandle>>,
-    /// The number of the committed version.
+    /// Number of the committed version.
     version: AtomicU32,
-    /// The last commits, the committed version's at the end.
+    /// The last commits, ending with that of the committed version.
     commits: Mutex<RecentCommits>,
-    /// The version at which it came into the folder; 0 where it was made there.
+    /// The version at which the partition was added to the folder; 0 if it was created there.
     joined_at: AtomicU32,
-    /// The version that puts are for; changed under the gate, held alone.
+    /// The version that new puts are for; changed only with exclusive `gate`.
     puts_for: AtomicU32,
     transfer: TransferState,
 }
 
 impl GraphHandle {
-    /// Returns the graph.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         &self.graph
@@ -146,36 +144,36 @@ impl GraphHandle {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Returns the committed version of a partition, if it is open here.
+    /// Returns the committed version of a partition, if it is open.
     #[must_use]
     pub fn part_version(&self, part: PartId) -> Option<u32> {
         Some(self.now().get(part.index())?.as_ref()?.version())
     }
 
-    /// Returns the committed version of each partition that is open.
+    /// Returns the committed version of each open partition.
     #[must_use]
     pub fn part_versions(&self) -> Vec<(PartId, u32)> {
         let parts = self.parts.read().ignore_poison();
         parts.iter().flatten().map(|part| (part.part, part.version())).collect()
     }
 
-    /// Returns the newest version that every open partition has committed, with its commit: unknown
-    /// where the partitions do not have one in common.
+    /// Returns the newest version that every open partition has committed, with its commit, which
+    /// is unknown if the partitions have none in common.
     pub fn version_id(&self) -> Result<VersionId, StoreError> {
         let number = self.version();
         let commit = self.common_commit(number);
         Ok(VersionId::new(number, commit?))
     }
 
-    /// Returns the newest version that rows are pending or prepared for; that of the graph without
-    /// any.
+    /// Returns the newest version with pending or prepared rows; the committed version if there are
+    /// none.
     #[must_use]
     pub fn pending_version(&self) -> u32 {
         let newest = self.open_parts().iter().filter_map(|part| part.newest_pending()).max();
         newest.unwrap_or(0).max(self.version())
     }
 
-    /// Returns the oldest version that can be read of every tensor.
+    /// Returns the oldest version that is readable for every tensor.
     #[must_use]
     pub fn oldest_version(&self) -> u32 {
         let versions =
@@ -183,15 +181,13 @@ impl GraphHandle {
         self.open_parts().iter().filter_map(versions).max().unwrap_or(0)
     }
 
-    /// Returns the tensor at `position` of the graph's description in a partition, if it is open
-    /// here.
+    /// Returns the tensor at `position` of the graph's description in a partition, if it is open.
     #[must_use]
     pub fn tensor(&self, part: PartId, position: usize) -> Option<Arc<TensorHandle>> {
         self.now().get(part.index())?.as_ref()?.tensors.get(position).cloned()
     }
 
-    /// Returns the position among the tensors of each open partition of the one that is called
-    /// `name` now.
+    /// Returns the position of the tensor `name` in each open partition.
     pub(crate) fn tensor_position(&self, name: &str) -> Result<usize, StoreError> {
         let Some(part) = self.open_parts().into_iter().next() else {
             return self.graph.tensor_position(name);
@@ -203,7 +199,7 @@ impl GraphHandle {
         })
     }
 
-    /// Returns the tensor that is called `name` now.
+    /// Returns the description of the tensor `name`.
     pub(crate) fn spec(&self, name: &str) -> Result<TensorSpec, StoreError> {
         let position = self.tensor_position(name)?;
         let first = self.open_parts().into_iter().next();
@@ -211,7 +207,7 @@ impl GraphHandle {
         spec.map_or_else(|| self.graph.tensor(name).cloned(), Ok)
     }
 
-    /// Positions of the tensors that the graph has now, with what they are.
+    /// Returns the position and description of each tensor.
     pub(crate) fn specs(&self) -> Vec<(usize, TensorSpec)> {
         let Some(part) = self.open_parts().into_iter().next() else {
             return self.graph.meta().tensors.iter().cloned().enumerate().collect();
@@ -221,10 +217,10 @@ impl GraphHandle {
     }
 
     /// Returns a view of the tensor at `position` of the graph's description in a partition; `None`
-    /// for a partition that is not open here.
+    /// if the partition is not open.
     ///
-    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, and for one whose
-    /// layers were folded into later ones.
+    /// Fails with [`StoreError::NoVersion`] for a version that is not committed, or whose layers
+    /// were folded into later ones.
     pub fn view(
         &self,
         part: PartId,
@@ -245,38 +241,38 @@ impl GraphHandle {
         StoreError::NoVersion { asked, oldest, newest }
     }
 
-    /// Returns the partitions that are open here.
+    /// Returns the open partitions.
     pub fn parts(&self) -> impl Iterator<Item = PartId> + use<> {
         self.open_parts().into_iter().map(|part| part.part)
     }
 
-    /// Returns the partitions of this moment.
+    /// Returns the current list of partitions.
     fn now(&self) -> Parts {
         Arc::clone(&self.parts.read().ignore_poison())
     }
 
-    /// Returns each of them, without what would keep one that goes from being closed.
+    /// Returns the open partitions, without holding the list, which would block a release.
     fn open_parts(&self) -> Vec<Arc<PartHandle>> {
         self.now().iter().flatten().cloned().collect()
     }
 
-    /// Returns an open partition.
     fn open_part(&self, part: PartId) -> Result<Arc<PartHandle>, StoreError> {
         let open = self.now().get(part.index()).cloned().flatten();
         open.ok_or_else(|| StoreError::NoPart { part, opened: self.opened() })
     }
 
-    /// Names the partitions that are open, for messages.
+    /// Lists the open partitions, for messages.
     pub(crate) fn opened(&self) -> String {
         let parts: Vec<String> = self.parts().map(|part| part.to_string()).collect();
         parts.join(", ")
     }
 
-    /// Fails in a child of the process that opened the graph for writing; waits for no lock.
+    /// Fails in a forked child of the process that opened the graph for writing, without waiting
+    /// for a lock.
     ///
-    /// The child has a copy of what the writer holds in memory. The parent's next put makes it
-    /// stale, and the parent's threads may have held its locks. A graph that is open for reading
-    /// serves the child too: its files do not change, and its catalog opens again by itself.
+    /// The child has a copy of the writer's memory, which the parent's next put makes stale, and
+    /// the parent's threads may have held locks at the fork. A graph that is open for reading also
+    /// works in the child: its files do not change, and its catalog reopens by itself.
     pub(crate) fn check_process(&self) -> Result<(), StoreError> {
         if self.mode == OpenMode::Read || self.process.is_current() {
             return Ok(());
@@ -291,18 +287,18 @@ impl PartHandle {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Makes `version` the committed one.
+    /// Sets the committed version.
     fn set_version(&self, version: VersionId) {
         self.commits.lock().ignore_poison().push(version);
         self.version.store(version.number, Ordering::Release);
     }
 
-    /// Returns the tensors that the graph has, in the order of its description.
+    /// Returns the tensors of the graph in the order of its description, without dropped ones.
     fn listed(&self) -> impl Iterator<Item = &Arc<TensorHandle>> {
         self.tensors.iter().filter(|tensor| !tensor.is_dropped())
     }
 
-    /// Returns the newest version that rows are pending or prepared for.
+    /// Returns the newest version with pending or prepared rows.
     fn newest_pending(&self) -> Option<u32> {
         let prepared = |tensor: &TensorHandle| tensor.prepared().map(|delta| delta.version());
         let versions = |tensor: &Arc<TensorHandle>| tensor.newest_pending().max(prepared(tensor));
@@ -311,8 +307,8 @@ impl PartHandle {
 }
 
 impl Drop for GraphHandle {
-    /// Moves what was put from logs into tables, which are checked for damage block by block, and
-    /// which the next reader need not replay. Nothing depends on it: it was durable before.
+    /// Flushes puts from logs into tables, which have checksums per block and which the next reader
+    /// need not replay. Nothing depends on this, because the puts are already durable.
     fn drop(&mut self) {
         if self.check_writable().is_err() {
             return;
@@ -321,7 +317,7 @@ impl Drop for GraphHandle {
         parts.retain(|part| part.catalog.write_failure().is_none());
         for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
-                tracing::warn!("{error}; what was put stays in the log");
+                tracing::warn!("{error}; pending rows stay in the log");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Does the same over several partitions concurrently: each waits for a sync of its own.
+//! Runs the same work for several partitions concurrently, because each waits for its own sync.
 
 use std::panic::resume_unwind;
 use std::sync::Mutex;
@@ -8,11 +8,11 @@ use lodestore_graph::lock::IgnorePoison;
 
 use crate::file_system::FileSystem;
 
-/// Most threads that wait concurrently.
+/// Maximum concurrent threads.
 const MAX_THREADS: usize = 16;
 
-/// Calls `each` for all items and returns the results in their order. This thread takes a part of
-/// the items; it takes all where `device` does not wait or the system has no threads.
+/// Calls `each` for all items and returns the results in order. The calling thread processes a part
+/// of the items, or all of them if `device` never waits or no thread can be started.
 pub(super) fn for_each<T: Sync, R: Send>(
     device: &dyn FileSystem,
     items: &[T],
@@ -28,7 +28,7 @@ pub(super) fn for_each<T: Sync, R: Send>(
     let each_of = |items: &[T]| items.iter().map(&each).collect::<Vec<R>>();
     thread::scope(|scope| {
         let each_of = &each_of;
-        // The part without a thread of its own runs on this one.
+        // A part whose thread did not start runs on this thread.
         let spawn = |items| {
             let thread = thread::Builder::new().spawn_scoped(scope, move || each_of(items));
             thread.map_err(|_| items)
@@ -45,7 +45,7 @@ pub(super) fn for_each<T: Sync, R: Send>(
     })
 }
 
-/// Does as [`for_each`], with items that `each` keeps.
+/// Like [`for_each`], for items that `each` consumes.
 pub(super) fn for_each_owned<T: Send, R: Send>(
     device: &dyn FileSystem,
     items: Vec<T>,
@@ -62,7 +62,7 @@ mod tests {
     use crate::file_system::Disk;
 
     #[test]
-    fn results_come_in_the_order_of_their_items() {
+    fn results_are_in_the_order_of_the_items() {
         for n in [0, 1, 2, 15, 16, 17, 33, 100] {
             let items: Vec<usize> = (0..n).collect();
             let doubled: Vec<usize> = (0..n).map(|i| i * 2).collect();

@@ -199,7 +199,7 @@ impl<'a> CatalogCheck<'a> {
         let newest = self.committed.saturating_add(2);
         if version <= self.committed {
             return Some(
-                "committed, and stored as an older release did; run `lode compact`".into(),
+                "committed, and stored in the form of an older release; compact the graph".into(),
             );
         }
         if version > newest || row.0 >= n_rows {

@@ -102,10 +102,10 @@ fn rows_that_the_last_release_committed_are_refused_for_reading_and_brought_forw
     let before = contents(&device);
     let refused = GraphHandle::open(graph.clone(), None, OpenMode::Read, &options).unwrap_err();
     assert!(matches!(refused, StoreError::OldRows { version: 2, .. }), "{refused}");
-    assert!(refused.to_string().contains("lode compact"), "{refused}");
+    assert!(refused.to_string().contains("compact the graph"), "{refused}");
     assert_eq!(contents(&device), before, "refusing changes nothing");
     let report = verify_on(Arc::clone(&shared), Path::new(OUT), 1, &mut |_, _| {}).unwrap();
-    assert!(report.damaged.iter().all(|it| it.reason.contains("lode compact")), "{report:?}");
+    assert!(report.damaged.iter().all(|it| it.reason.contains("compact the graph")), "{report:?}");
     assert!(!report.ok);
 
     let mut world = World::new(&device, model);

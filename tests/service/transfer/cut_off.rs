@@ -162,7 +162,7 @@ fn a_seal_that_has_run_out_releases_nothing() {
     let waited = start.elapsed();
     assert!(waited > lodestore_store::update::SEAL_MAX / 2, "puts wait during a seal: {waited:?}");
     let error = moving.release().unwrap_err().to_string();
-    assert!(error.contains("its seal has run out"), "{error}");
+    assert!(error.contains("its seal has expired"), "{error}");
     drop(moving);
     assert_eq!(two.owners(), [1; 3]);
     client.commit().unwrap();

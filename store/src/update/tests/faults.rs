@@ -1,4 +1,4 @@
-//! Damage and failures: reported, and nothing half-done.
+//! Damage and failures: they are reported, and leave nothing half-done.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::repair::{RepairMode, repair};
 use crate::row::RowIdx;
 
 #[test]
-fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_again() {
+fn a_damaged_page_fails_a_compaction_unless_all_its_rows_were_replaced() {
     // 99 bytes a row: page 1 holds rows 41 to 82, some of them in part.
     let ring = ring(200, 1, 1);
     let live = writer(&ring);
@@ -31,7 +31,7 @@ fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_again() {
     assert_eq!(names(&files(&ring.out().join("part-000"))), names(&before));
     let store = latest(&live);
     assert_eq!(seqs_of(&store, "feat", &[NodeId(50), NodeId(0)]).unwrap(), [1, 0]);
-    assert!(seqs_of(&store, "feat", &[NodeId(51)]).is_err(), "its neighbour is damaged");
+    assert!(seqs_of(&store, "feat", &[NodeId(51)]).is_err(), "the neighbouring row is damaged");
     put(&live, "feat", &(41..83).collect::<Vec<_>>(), 2);
     live.commit_version().unwrap();
     assert_eq!(compact(&live), 42);
@@ -42,7 +42,7 @@ fn a_damaged_page_stops_a_compaction_unless_all_of_its_rows_were_put_again() {
 }
 
 #[test]
-fn a_compaction_that_is_stopped_leaves_nothing() {
+fn a_stopped_compaction_leaves_nothing() {
     let ring = ring(200, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[50], 1);
@@ -69,7 +69,7 @@ fn a_pending_row_of_another_length_is_reported_and_not_committed() {
     assert!(error.to_string().contains("found 98 bytes"), "{error}");
     assert_eq!((live.version(), seqs(&latest(&live), "feat")[1]), (1, 0));
     assert!(!ring.verify().ok, "verify finds it too");
-    // Put again it is for the version after: the damaged one goes when the catalog is repaired.
+    // A further put is for the next version; a repair of the catalog removes the damaged row.
     put(&live, "feat", &[2], 2);
     assert!(matches!(live.commit_version(), Err(StoreError::DamagedPending { .. })));
     drop(tensor);
@@ -85,7 +85,7 @@ fn a_pending_row_of_another_length_is_reported_and_not_committed() {
 }
 
 #[test]
-fn pending_rows_that_are_missing_are_reported_and_not_committed() {
+fn missing_pending_rows_are_reported_and_not_committed() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1, 2, 3], 1);
@@ -123,7 +123,7 @@ fn a_damaged_delta_is_reported_by_name() {
     live.commit_version().unwrap();
     drop(live);
     let path = ring.out().join("part-000/feat.v2.delta");
-    // Data, then the row list: it is the page before the footer.
+    // Damages the data, then the row list, which is the page before the footer.
     flip(&path, 4096 + 120);
     let live = open(&ring.out(), OpenMode::Read).unwrap();
     let error = seqs_of(&latest(&live), "feat", &[NodeId(150)]).unwrap_err();
@@ -141,7 +141,7 @@ fn a_damaged_delta_is_reported_by_name() {
 }
 
 #[test]
-fn after_a_failed_write_its_partition_takes_no_other_and_the_rest_continues() {
+fn after_a_failed_write_its_partition_rejects_writes_and_the_others_continue() {
     let ring = ring(20, 2, 2);
     let live = writer(&ring);
     let first_of = |part: u16| ring.nodes.book.range(PartId(part)).start;
@@ -168,7 +168,7 @@ fn after_a_failed_write_its_partition_takes_no_other_and_the_rest_continues() {
         assert!(message.contains("on fire") && message.contains("open the graph again"));
     }
     let base = |part| live.tensor(PartId(part), 1).unwrap().current().base().version();
-    assert_eq!((base(0), base(1)), (1, 2), "the other was compacted");
+    assert_eq!((base(0), base(1)), (1, 2), "the other partition was compacted");
     put(&live, "feat", &[sound], 3);
     let found = seqs(&latest(&live), "feat");
     assert_eq!((found[failed as usize], found[sound as usize]), (1, 1));
@@ -211,7 +211,7 @@ fn n_layers(live: &GraphHandle, part: u16) -> usize {
 }
 
 #[test]
-fn a_damaged_delta_keeps_no_other_partition_from_being_folded() {
+fn a_damaged_delta_does_not_block_folds_of_other_partitions() {
     let ring = ring(200, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[2], 1);
@@ -252,7 +252,7 @@ fn deltas_over_a_damaged_segment_become_one() {
 }
 
 #[test]
-fn a_compaction_that_has_panicked_keeps_no_commit_from_folding() {
+fn a_panicked_compaction_does_not_block_folds_of_commits() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,4 +1,4 @@
-//! Partitions that are copied while others put and commit, sealed, given up, and taken elsewhere.
+//! Partitions that are copied during puts and commits, sealed, released, and adopted elsewhere.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ const PIECE: usize = 700;
 const N_NODES: u32 = 120;
 const PART: PartId = PartId(1);
 
-/// Fetches the files of a version that have not come, as a mover or a follower does.
+/// Fetches the missing files of a version, as a move or a follower does.
 pub(super) fn fetch(files: &PartFiles, arrival: &Arrival) {
     let manifest = files.manifest();
     for (at, (name, n_bytes)) in files.files().enumerate() {
@@ -46,7 +46,7 @@ pub(super) fn fetch(files: &PartFiles, arrival: &Arrival) {
     }
 }
 
-/// Seals a copy and brings what is left: files, and the rows that are not committed.
+/// Seals a copy and transfers the rest: files, and pending rows.
 fn hand_over(copy: &mut PartCopy, live: &GraphHandle, arrival: &Arrival) -> Manifest {
     let version = copy.seal().unwrap();
     let files = live.part_files(PART).unwrap();
@@ -71,7 +71,7 @@ fn hand_over(copy: &mut PartCopy, live: &GraphHandle, arrival: &Arrival) -> Mani
     manifest
 }
 
-/// Returns the rows of a partition's nodes in the graph at `dir`, of both tensors.
+/// Returns the rows of a partition in the graph at `dir`, of both tensors.
 fn rows_at(dir: &Path, part: PartId, view: View) -> Vec<Vec<u8>> {
     let live = open_part(dir, part, OpenMode::Read);
     let ids: Vec<NodeId> = live.graph().book().range(part).map(NodeId).collect();
@@ -101,15 +101,15 @@ fn elsewhere(ring: &Ring) -> PathBuf {
     ring.dir.path().join("elsewhere")
 }
 
-/// Returns the nodes of the partition that moves.
+/// Returns the nodes of the moving partition.
 fn its_nodes(live: &GraphHandle) -> Vec<u32> {
     live.graph().book().range(PART).collect()
 }
 
 #[test]
-fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
+fn a_moved_partition_has_every_row_put_before_and_during_its_copy() {
     let ring = ring(N_NODES, 3, 3);
-    // The twin takes the same puts, and moves nowhere.
+    // The twin receives the same puts, and does not move.
     let twin_ring = super::ring(N_NODES, 3, 3);
     let (live, twin) = (writer(&ring), writer(&twin_ring));
     let nodes = its_nodes(&live);
@@ -131,7 +131,7 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 77).unwrap();
     put_both("feat", &nodes[..3], 4);
     fetch(&live.part_files(PART).unwrap(), &arrival);
-    // Commits and folds continue, and what was fetched before may be there no more.
+    // Commits and folds continue, and may remove files that were fetched.
     put_both("feat", &nodes[4..20], 3);
     commit_both();
     assert!(compact(&live) > 0);
@@ -156,13 +156,13 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
     assert!(!live.graph().was_given_up(PART, 77));
     copy.close(77).unwrap();
     assert!(live.graph().was_given_up(PART, 77) && !live.graph().local_parts().contains(&PART));
-    assert_eq!(live.commit_version().unwrap(), committed_at + 1, "the others commit");
+    assert_eq!(live.commit_version().unwrap(), committed_at + 1, "the other partitions commit");
     arrival.take().unwrap();
     assert!(crate::verify::verify_parts(&elsewhere(&ring), &[PART], &mut |_, _| {}).unwrap().ok);
     assert_eq!(rows_at(&elsewhere(&ring), PART, View::Latest), committed);
     assert_eq!(rows_at(&elsewhere(&ring), PART, View::At(committed_at)), committed);
 
-    // Back to where it came from: it is behind by a version, and catches up with what was pending.
+    // Moves back: the partition is one version behind, and catches up with its pending rows.
     let other = open_part(&elsewhere(&ring), PART, OpenMode::Write);
     put(&other, "feat", &nodes[7..8], 10);
     put(&twin, "feat", &nodes[7..8], 10);
@@ -184,14 +184,14 @@ fn a_moved_partition_has_every_row_that_was_put_before_and_during_its_copy() {
 }
 
 #[test]
-fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owner() {
+fn prepared_rows_move_and_their_commit_completes_at_the_new_owner() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
     put(&live, "feat", &nodes[..30], 1);
     put(&live, "mark", &nodes[7..9], 1);
     live.prepare(2).unwrap();
-    // For the version after.
+    // For the next version.
     put(&live, "feat", &nodes[20..], 2);
     let mut copy = live.begin_copy(PART).unwrap();
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 3).unwrap();
@@ -199,7 +199,7 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
     assert!(matches!(live.commit_through(2), Err(StoreError::Busy { .. })));
     copy.give_up().unwrap();
     copy.close(3).unwrap();
-    assert_eq!(live.commit_through(2).unwrap().number, 2, "of the partitions that are left");
+    assert_eq!(live.commit_through(2).unwrap().number, 2, "of the remaining partitions");
     arrival.take().unwrap();
 
     let other = open_part(&elsewhere(&ring), PART, OpenMode::Write);
@@ -215,7 +215,7 @@ fn rows_that_a_commit_has_prepared_move_and_the_same_commit_ends_at_the_new_owne
 }
 
 #[test]
-fn a_compaction_that_runs_keeps_no_partition_from_being_given_up() {
+fn a_running_compaction_does_not_block_a_release() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
@@ -229,7 +229,7 @@ fn a_compaction_that_runs_keeps_no_partition_from_being_given_up() {
         if let Some((mut copy, arrival)) = copy.take() {
             hand_over(&mut copy, &live, &arrival);
             copy.give_up().unwrap();
-            assert!(copy.is_idle(), "the compaction holds nothing of it");
+            assert!(copy.is_idle(), "the compaction holds no handle of it");
             copy.close(4).unwrap();
             arrival.take().unwrap();
         }
@@ -248,7 +248,7 @@ fn a_compaction_that_runs_keeps_no_partition_from_being_given_up() {
 }
 
 #[test]
-fn a_fold_of_a_partition_that_is_sealed_ends_and_others_continue() {
+fn a_fold_of_a_sealed_partition_ends_and_others_continue() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
@@ -270,7 +270,7 @@ fn a_fold_of_a_partition_that_is_sealed_ends_and_others_continue() {
 }
 
 #[test]
-fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
+fn a_restored_partition_catches_up_with_missed_commits() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
@@ -281,9 +281,9 @@ fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
     hand_over(&mut copy, &live, &arrival);
     copy.give_up().unwrap();
     put(&live, "feat", &[0], 2);
-    let passed_by = live.commit_version().unwrap();
+    let missed = live.commit_version().unwrap();
     copy.put_back().unwrap();
-    // It can be copied again, which the end of the earlier copy does not undo.
+    // The partition can be copied again, and dropping the earlier copy does not end that one.
     let again = live.begin_copy(PART).unwrap();
     drop(copy);
     assert!(matches!(live.begin_copy(PART), Err(StoreError::Busy { .. })));
@@ -294,18 +294,18 @@ fn a_partition_that_is_put_back_has_every_commit_that_went_by() {
         let seq = |at| if last.contains(&at) { 4 } else { u32::from(at < 5) };
         (0..nodes.len()).flat_map(|at| row_of(seq(at), 99)).collect()
     };
-    // What was pending was put before the commit that went by.
-    assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    // The pending rows were put before the missed commit.
+    assert_eq!(rows_in(&live, &ids, View::At(missed))[1], expected(0..0));
     assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(0..0));
     live.commit_version().unwrap();
-    assert_eq!(rows_in(&live, &ids, View::At(passed_by))[1], expected(0..0));
+    assert_eq!(rows_in(&live, &ids, View::At(missed))[1], expected(0..0));
     assert_eq!(rows_in(&live, &ids, View::Latest)[1], expected(3..9));
     drop(live);
     assert_eq!(rows_at(&ring.out(), PART, View::Latest)[1], expected(3..9));
     assert!(ring.verify().ok);
 }
 
-/// Returns the folder that was given up, as a graph.
+/// Returns a graph whose folder has the released partition.
 fn elsewhere_given_up(ring: &Ring) -> PathBuf {
     let (from, to) = (elsewhere(ring), ring.dir.path().join("given-up"));
     let graph = Graph::open(&from).unwrap();
@@ -316,7 +316,7 @@ fn elsewhere_given_up(ring: &Ring) -> PathBuf {
 }
 
 #[test]
-fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
+fn a_dropped_copy_changes_nothing_and_its_arrival_is_continued() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     let nodes = its_nodes(&live);
@@ -325,18 +325,18 @@ fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
     assert!(matches!(live.begin_copy(PART), Err(StoreError::Busy { .. })));
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 5).unwrap();
     fetch(&live.part_files(PART).unwrap(), &arrival);
-    assert!(copy.next_pending(PIECE, &mut Vec::new()).is_err(), "it is not sealed");
+    assert!(copy.next_pending(PIECE, &mut Vec::new()).is_err(), "the copy is not sealed");
     copy.seal().unwrap();
     assert!(try_put(&live, "feat", &nodes[..5], 2).is_err());
     let refused = copy.give_up().unwrap_err();
     assert!(refused.to_string().contains("pending rows"), "{refused}");
     drop((copy, arrival));
     put(&live, "feat", &nodes[..5], 2);
-    assert_eq!(compact(&live), 0, "nothing is committed");
+    assert_eq!(compact(&live), 0, "there is no committed delta");
 
     let files = live.part_files(PART).unwrap();
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 6).unwrap();
-    assert_eq!(arrival.id(), 5, "it continues under the number that it began with");
+    assert_eq!(arrival.id(), 5, "the arrival keeps its number");
     for (name, n_bytes) in files.files() {
         assert!(arrival.has(name, n_bytes).unwrap(), "{name}");
     }
@@ -354,7 +354,7 @@ fn a_copy_that_is_dropped_changes_nothing_and_its_leftovers_are_gone_on_with() {
 }
 
 #[test]
-fn an_arrival_has_one_who_brings_it_and_a_number_is_used_once() {
+fn an_arrival_has_one_owner_and_a_number_is_used_once() {
     let ring = ring(N_NODES, 3, 3);
     let to = elsewhere(&ring);
     let begin = |id| Arrival::find_or_begin(&to, PART, id);
@@ -362,8 +362,8 @@ fn an_arrival_has_one_who_brings_it_and_a_number_is_used_once() {
     let refused = begin(0xb).unwrap_err();
     assert!(refused.to_string().contains("another process brings it"), "{refused}");
     drop(first);
-    assert_eq!(begin(0xb).unwrap().id(), 0xa, "it is gone on with");
-    // Cut off between the two folders that it makes, or as it was removed: nothing has come.
+    assert_eq!(begin(0xb).unwrap().id(), 0xa, "the arrival continues");
+    // Interrupted while its two folders are created or removed: nothing has arrived.
     let staging = to.join("part-001.copy-000000000000000a");
     std::fs::remove_dir(staging.join("part-001")).unwrap();
     assert_eq!(begin(0xc).unwrap().id(), 0xc);
@@ -372,7 +372,7 @@ fn an_arrival_has_one_who_brings_it_and_a_number_is_used_once() {
 }
 
 #[test]
-fn an_old_move_of_a_partition_that_has_come_back_is_not_believed() {
+fn an_old_move_of_a_returned_partition_is_not_accepted() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
     assert!(!live.was_given_up(PART, 7).unwrap());
@@ -383,10 +383,10 @@ fn an_old_move_of_a_partition_that_has_come_back_is_not_believed() {
 }
 
 #[test]
-fn what_comes_from_outside_is_believed_only_where_it_can_be() {
+fn data_of_other_servers_is_validated() {
     let ring = ring(N_NODES, 3, 3);
     let live = writer(&ring);
-    assert!(Arrival::find_or_begin(&ring.out(), PART, 1).is_err(), "it is there");
+    assert!(Arrival::find_or_begin(&ring.out(), PART, 1).is_err(), "the partition is here");
     let arrival = Arrival::find_or_begin(&elsewhere(&ring), PART, 1).unwrap();
     for name in ["", "..", "../x.v1.seg", "catalog", "/etc/passwd", ".v1.seg", "a/b.v1.seg", "x"] {
         let error = arrival.file(name).unwrap_err();

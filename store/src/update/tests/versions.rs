@@ -1,4 +1,4 @@
-//! Versions: which can be read, which come to be, and who may make them.
+//! Versions: which are readable, how they are made, and who may make them.
 
 use lodestore_graph::PartId;
 
@@ -19,8 +19,8 @@ fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
     put(&live, "feat", &[3], 2);
     assert_eq!(live.commit_version().unwrap(), 3);
     let refused = |asked| match at(&live, asked) {
-        Err(StoreError::NoVersion { asked: told, oldest, newest }) => {
-            assert_eq!(told, asked);
+        Err(StoreError::NoVersion { asked: found, oldest, newest }) => {
+            assert_eq!(found, asked);
             (oldest, newest)
         }
         other => panic!("{other:?}"),
@@ -35,7 +35,7 @@ fn only_versions_between_the_oldest_and_the_newest_can_be_read() {
 }
 
 #[test]
-fn a_version_within_folded_deltas_is_refused_and_those_around_it_are_not() {
+fn a_version_within_folded_deltas_is_refused_and_its_neighbours_are_not() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     let commit = |seq: u32| {
@@ -79,7 +79,7 @@ fn a_pinned_version_has_the_layers_of_that_version_in_every_partition() {
 }
 
 #[test]
-fn rows_are_visible_when_published_and_a_commit_that_was_cut_off_ends_the_same() {
+fn rows_are_visible_when_published_and_an_interrupted_commit_completes() {
     let ring = ring(50, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[3, 40], 1);
@@ -96,14 +96,14 @@ fn rows_are_visible_when_published_and_a_commit_that_was_cut_off_ends_the_same()
     for _ in 0..2 {
         assert_eq!(live.commit_through(2).unwrap().number, 2);
         let found = seqs(&latest(&live), "feat");
-        assert_eq!((found[3], found[40]), (1, 1), "what was put after is not in it");
+        assert_eq!((found[3], found[40]), (1, 1), "later puts are not in it");
     }
     assert_eq!(live.commit_version().unwrap(), 3);
     assert_eq!(seqs(&latest(&live), "feat")[3], 2);
 }
 
 #[test]
-fn a_put_for_the_version_after_a_prepared_one_stays_after_it_in_another_process() {
+fn a_put_after_a_prepared_version_stays_after_it_across_a_restart() {
     let ring = ring(50, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[3], 1);
@@ -117,9 +117,9 @@ fn a_put_for_the_version_after_a_prepared_one_stays_after_it_in_another_process(
     assert_eq!(found, [1, 3]);
 }
 
-/// The file that is prepared has the rows of before, and no others.
+/// The prepared file has the rows of earlier puts, and no others.
 #[test]
-fn a_put_after_a_prepared_commit_is_for_the_version_after_it_in_another_process() {
+fn a_put_after_a_prepared_commit_and_a_restart_is_for_the_next_version() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
@@ -133,20 +133,20 @@ fn a_put_after_a_prepared_commit_is_for_the_version_after_it_in_another_process(
 }
 
 #[test]
-fn a_commit_with_nothing_put_makes_an_equal_version() {
+fn a_commit_without_puts_makes_an_equal_version() {
     let ring = ring(10, 1, 1);
     let live = writer(&ring);
     put(&live, "mark", &[1], 5);
     assert_eq!((live.commit_version().unwrap(), live.commit_version().unwrap()), (2, 3));
     assert_eq!(seqs(&at(&live, 2).unwrap(), "mark"), seqs(&at(&live, 3).unwrap(), "mark"));
-    assert_eq!(live.commit_through(2).unwrap().number, 3, "it was reached before");
+    assert_eq!(live.commit_through(2).unwrap().number, 3, "the version was already reached");
     assert_eq!(live.commit_through(7).unwrap().number, 7);
     assert_eq!(compact(&live), 1);
-    assert_eq!(live.oldest_version(), 2, "versions after it changed no row");
+    assert_eq!(live.oldest_version(), 2, "later versions changed no row");
 }
 
 #[test]
-fn pending_rows_are_seen_by_no_reader_and_survive_without_a_commit() {
+fn pending_rows_are_invisible_and_survive_without_a_commit() {
     let ring = ring(40, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &[7, 30], 9);
@@ -163,7 +163,7 @@ fn pending_rows_are_seen_by_no_reader_and_survive_without_a_commit() {
     assert_eq!((found[7], found[30], found[8]), (9, 9, 0));
 }
 
-/// Returns the live graph itself where it may write; else one that nothing can be put into.
+/// Returns the live graph if it can write, else another one that has no rows.
 fn writer_if(live: &Arc<GraphHandle>, mode: OpenMode) -> Arc<GraphHandle> {
     match mode {
         OpenMode::Write => Arc::clone(live),
@@ -178,13 +178,13 @@ fn writer_if(live: &Arc<GraphHandle>, mode: OpenMode) -> Arc<GraphHandle> {
 }
 
 #[test]
-fn a_cut_off_commit_is_one_version_to_readers_and_the_next_to_writers() {
+fn an_interrupted_commit_is_one_version_to_readers_and_the_next_to_writers() {
     let ring = ring(40, 2, 2);
     let live = writer(&ring);
     put(&live, "feat", &(0..40).collect::<Vec<_>>(), 1);
     live.prepare(2).unwrap();
     drop(live);
-    // The second step has reached one partition.
+    // The second step has reached only one partition.
     let graph = Graph::open(&ring.out()).unwrap();
     let dir = graph.part_dir(PartId(1)).join("catalog");
     let catalog = Catalog::open_for_writing(&Disk, &dir, graph.uuid(), PartId(1)).unwrap();
@@ -204,7 +204,7 @@ fn a_cut_off_commit_is_one_version_to_readers_and_the_next_to_writers() {
 }
 
 #[test]
-fn one_writer_at_a_time_and_readers_beside_it() {
+fn one_writer_at_a_time_and_concurrent_readers() {
     let ring = ring(40, 2, 2);
     let live = writer(&ring);
     let second = open(&ring.out(), OpenMode::Write).unwrap_err();
@@ -216,7 +216,7 @@ fn one_writer_at_a_time_and_readers_beside_it() {
     put(&live, "feat", &[1], 2);
     live.commit_version().unwrap();
     compact(&live);
-    assert_eq!(seqs(&latest(&reader), "feat")[1], 1, "as of its opening");
+    assert_eq!(seqs(&latest(&reader), "feat")[1], 1, "the state when the reader opened");
     assert_eq!(reader.version(), 2);
     let later = open(&ring.out(), OpenMode::Read).unwrap();
     assert_eq!((seqs(&latest(&later), "feat")[1], later.version()), (2, 3));
@@ -228,7 +228,7 @@ fn one_writer_at_a_time_and_readers_beside_it() {
 }
 
 #[test]
-fn partitions_of_several_writers_meet_in_a_version_that_aligns_them() {
+fn partitions_of_several_writers_are_aligned_by_a_common_version() {
     let ring = ring(40, 2, 2);
     let only = |part| {
         let graph = Graph::open(&ring.out()).unwrap();
@@ -256,7 +256,7 @@ fn a_put_is_checked_before_anything_is_written() {
     let live = writer(&ring);
     let node = |id| NodeId(id);
     let checks: [(&str, &[NodeId], usize, &str); 6] = [
-        ("external_id", &[node(1)], 8, "cannot be put"),
+        ("external_id", &[node(1)], 8, "is read-only"),
         ("none", &[node(1)], 99, "no tensor `none`"),
         ("feat", &[node(1)], 98, "must have 99 bytes, found 98"),
         ("feat", &[], 1, "must have 0 bytes, found 1"),
@@ -278,7 +278,7 @@ fn a_put_is_checked_before_anything_is_written() {
 }
 
 #[test]
-fn of_several_rows_for_one_node_the_last_stays() {
+fn the_last_of_several_rows_for_a_node_wins() {
     let ring = ring(20, 2, 2);
     let live = writer(&ring);
     let ids = [5, 19, 5, 0, 5].map(NodeId);
@@ -289,7 +289,7 @@ fn of_several_rows_for_one_node_the_last_stays() {
 }
 
 #[test]
-fn rows_come_in_any_order_and_several_times() {
+fn rows_are_gathered_in_any_order_and_repeatedly() {
     let ring = ring(3000, 1, 1);
     let live = writer(&ring);
     let ids: Vec<u32> = (0..3000).step_by(2).collect();
@@ -307,13 +307,12 @@ fn rows_come_in_any_order_and_several_times() {
     assert_eq!(found, expected.collect::<Vec<u8>>());
 }
 
-/// Sorts that are not stable are, for fewer than 21 rows.
+/// Unstable sorts are stable for fewer than 21 rows.
 #[test]
-fn of_a_node_that_one_put_has_many_times_the_last_row_stays() {
+fn the_last_row_of_a_node_that_a_put_repeats_often_wins() {
     let ring = ring(60, 4, 4);
     let live = writer(&ring);
-    // Of every node five rows, those of one node far from each other; row `i` says `i` + 1 modulo
-    // 251.
+    // Five rows for each node, far apart; row `i` has the value `i` + 1 modulo 251.
     let ids: Vec<NodeId> = (0..300).map(|i| NodeId(i * 7 % 60)).collect();
     for tensor in ["mark", "feat"] {
         let width = live.graph().tensor(tensor).unwrap().row_bytes();
@@ -330,7 +329,7 @@ fn of_a_node_that_one_put_has_many_times_the_last_row_stays() {
 }
 
 #[test]
-fn versions_that_no_reader_uses_are_not_remembered() {
+fn versions_without_readers_are_not_remembered() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     for seq in 1..=40 {
@@ -342,9 +341,9 @@ fn versions_that_no_reader_uses_are_not_remembered() {
 }
 
 /// A commit may reach this partition after a compaction has begun, and fail in the others: readers
-/// still need the version before.
+/// still need the previous version.
 #[test]
-fn a_compaction_folds_nothing_of_versions_after_the_one_that_it_began_with() {
+fn a_compaction_folds_no_version_after_the_one_it_began_with() {
     let ring = ring(20, 1, 1);
     let live = writer(&ring);
     put(&live, "feat", &[1], 1);
@@ -359,7 +358,7 @@ fn a_compaction_folds_nothing_of_versions_after_the_one_that_it_began_with() {
     live.fold(&folded[0], &parts[0], &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(seqs(&at(&live, began_with).unwrap(), "feat")[1], 1);
     assert_eq!(seqs(&latest(&live), "feat")[1], 2);
-    assert!(of(1).is_empty(), "it is folded");
+    assert!(of(1).is_empty(), "the tensor is folded");
     drop(parts);
     drop(live);
     assert_eq!(seqs(&latest(&writer(&ring)), "feat")[1], 2);

@@ -1,8 +1,8 @@
-//! Partitions that come and go while a graph is open: sealed, given up, taken in.
+//! Adoption and release of partitions while a graph is open.
 //!
-//! `docs/replication.md` has the steps and the owner of the partition at each. Here is the side
-//! that has the partition, and the opening of one that has come. A folder's name owns a partition,
-//! so that giving it up is one rename. Nothing that this module keeps in memory outlives a crash.
+//! `docs/replication.md` has the steps, and the owner of the partition at each. This module has the
+//! side of the present owner, and the opening of an arrived partition. The name of a folder owns a
+//! partition, so a release is a single rename. No state in memory matters after a crash.
 
 mod export;
 mod part_files;
@@ -26,33 +26,33 @@ use crate::version_id::{CommitId, VersionId};
 pub use export::PartCopy;
 pub use part_files::PartFiles;
 
-/// Longest time for which a partition that is about to be given up takes no puts.
+/// Maximum time for which a seal blocks puts.
 pub const SEAL_MAX: Duration = Duration::from_secs(10);
-/// Seals of full length within [`WINDOW`]: as many as a move takes that must begin again.
+/// Seals of full length within [`WINDOW`]: as many as a restarted move needs.
 const SEALS_MAX: u32 = 3;
-/// Time of which a partition is sealed for half at most.
+/// Period of which at most half may be sealed.
 const WINDOW: Duration = SEAL_MAX.saturating_mul(2 * SEALS_MAX);
-/// Shortest time that a seal counts for, however soon it ends.
+/// Minimum time that a seal counts for.
 const COUNTED_MIN: Duration = Duration::from_secs(1);
 
-/// How far a partition is on its way to another owner.
+/// State of a move of a partition to another owner.
 #[derive(Debug, Default)]
 pub(super) struct TransferState {
-    /// A copy of it is under way: there is one at a time.
+    /// Whether a copy is in progress, of which there is one at a time.
     is_copied: AtomicBool,
-    /// Until when it takes no puts, commits and compactions; changed under the gate, held alone.
+    /// Until when puts, commits and compactions are rejected; changed with exclusive `gate`.
     sealed_until: Mutex<Option<Instant>>,
-    /// When it was sealed lately.
+    /// Recent seals.
     seals: Mutex<Seals>,
 }
 
-/// When the last seals began and ended, or would end by themselves.
+/// When recent seals began and ended, or will expire.
 #[derive(Debug, Default)]
 struct Seals(VecDeque<(Instant, Instant)>);
 
 impl Seals {
-    /// Notes a seal that begins now, where the one before ends. Returns `false`, and notes nothing,
-    /// where puts might have less than half of the time then.
+    /// Records a seal that begins now, and ends the previous one. Returns `false`, and records
+    /// nothing, if puts could then have less than half of the time.
     fn begin(&mut self, now: Instant) -> bool {
         self.end(now);
         self.0.retain(|&(_, end)| now.saturating_duration_since(end) < WINDOW);
@@ -64,7 +64,7 @@ impl Seals {
         may_begin
     }
 
-    /// Ends the last one now, if it has not yet.
+    /// Ends the last seal now, if it has not ended.
     fn end(&mut self, now: Instant) {
         if let Some((begun, end)) = self.0.back_mut() {
             *end = now.clamp(*begun, *end);
@@ -77,8 +77,7 @@ impl TransferState {
         self.seal().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Keeps copies from beginning, until [`TransferState::end_copy`]; `false` where one is under
-    /// way.
+    /// Begins a copy until [`TransferState::end_copy`]; `false` if one is in progress.
     pub(super) fn begin_copy(&self) -> bool {
         !self.is_copied.swap(true, Ordering::AcqRel)
     }
@@ -100,14 +99,14 @@ impl PartHandle {
     /// Fails while the partition is sealed; the gate must be held.
     pub(super) fn check_is_not_sealed(&self) -> Result<(), StoreError> {
         if self.transfer.is_sealed() {
-            return Err(busy(self.part, "it is being handed over, which takes a moment"));
+            return Err(busy(self.part, "it is sealed for a move"));
         }
         Ok(())
     }
 }
 
 impl Graph {
-    /// Returns the folder of a partition that move `id` has taken away.
+    /// Returns the folder of a partition that move `id` has released.
     #[must_use]
     pub fn released_dir(&self, part: PartId, id: u64) -> PathBuf {
         let mut name = part_dir(self.dir(), part).into_os_string();
@@ -115,7 +114,7 @@ impl Graph {
         name.into()
     }
 
-    /// Returns whether move `id` has taken the partition away.
+    /// Returns whether move `id` has released the partition.
     #[must_use]
     pub fn was_given_up(&self, part: PartId, id: u64) -> bool {
         self.device().exists(&self.released_dir(part, id))
@@ -123,12 +122,12 @@ impl Graph {
 }
 
 impl GraphHandle {
-    /// Opens a partition whose folder has come since; returns the graph's version. Nothing happens
-    /// if it is open.
+    /// Opens a partition whose folder has arrived; returns the graph's version. Does nothing if it
+    /// is already open.
     ///
-    /// Where puts are accepted, the partition and the others are brought to the higher of their
-    /// versions, as if they had been opened together. Pending rows of those behind were put before
-    /// that commit was acknowledged.
+    /// On a writer this raises the partition and the others to the higher of their versions, as if
+    /// they had been opened together. Pending rows of those that were behind were put before that
+    /// commit was acknowledged.
     pub fn open_received(&self, part: PartId) -> Result<u32, StoreError> {
         self.graph.check_part(part)?;
         if self.now()[part.index()].is_some() {
@@ -141,8 +140,9 @@ impl GraphHandle {
         Ok(self.version())
     }
 
-    /// Returns the graph as it is stored. Fails with [`StoreError::MoveRefused`] where its tensors
-    /// are not those that are open here, in their order: readers name tensors by position.
+    /// Returns the graph as stored on disk. Fails with [`StoreError::MoveRefused`] unless its
+    /// tensors begin with the open ones, in their order, because readers identify tensors by
+    /// position.
     ///
     /// Tensors may have been added since the graph was opened.
     pub fn check_receivable(&self, part: PartId) -> Result<Graph, StoreError> {
@@ -156,11 +156,11 @@ impl GraphHandle {
         Err(StoreError::MoveRefused { part, reason: reason.to_owned() })
     }
 
-    /// Puts a partition in the list, and where puts are taken brings it and the others to the
-    /// higher of their versions.
+    /// Adds a partition to the list, and on a writer raises it and the others to the higher of
+    /// their versions.
     ///
-    /// Commits of other servers may have made its versions up to there, and those of the others:
-    /// its catalog says so.
+    /// Commits of other servers may have made the partition's versions up to there, and those of
+    /// the others, which the catalog records as `joined`.
     pub(super) fn take_in(&self, opened: Arc<PartHandle>, version: u32) -> Result<(), StoreError> {
         let mut turn = self.commits();
         let highest =
@@ -182,7 +182,7 @@ impl GraphHandle {
         Ok(())
     }
 
-    /// Puts a partition in the list, or none in its place.
+    /// Sets or removes a partition in the list.
     fn replace(&self, part: PartId, by: Option<Arc<PartHandle>>) {
         let mut parts = self.parts.write().ignore_poison();
         let mut changed: Vec<Option<Arc<PartHandle>>> = parts.to_vec();
@@ -190,11 +190,11 @@ impl GraphHandle {
         *parts = Parts::from(changed);
     }
 
-    /// Returns whether move `id` has taken the partition away, for good: that is on disk when it
-    /// returns.
+    /// Returns whether move `id` has released the partition for good: the rename is on disk on
+    /// return.
     ///
-    /// Fails with [`StoreError::MoveRefused`] where the partition has come back since: what was
-    /// copied under that number is old.
+    /// Fails with [`StoreError::MoveRefused`] if the partition has returned since, because the copy
+    /// of that move is outdated.
     pub fn was_given_up(&self, part: PartId, id: u64) -> Result<bool, StoreError> {
         if !self.graph.was_given_up(part, id) {
             return Ok(false);
@@ -202,8 +202,8 @@ impl GraphHandle {
         if self.parts().any(|open| open == part) {
             let dir = self.graph.released_dir(part, id);
             let reason = format!(
-                "it is open here, though the same move took it away once, as {}; its copy at the target \
-                 is old: remove both, and move it again",
+                "it is open here, but the same move has released it before, as {}; its copy at the \
+                 target is outdated: remove both, and move it again",
                 dir.display()
             );
             return Err(StoreError::MoveRefused { part, reason });
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_after_the_other_leaves_puts_half_of_the_time() {
+    fn repeated_seals_leave_puts_half_of_the_time() {
         let (start, mut seals) = (Instant::now(), Seals::default());
         let mut until = start;
         let mut sealed_ms = 0;
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn seals_that_end_soon_count_for_what_they_lasted_and_not_for_nothing() {
+    fn short_seals_count_for_their_length_and_for_a_minimum() {
         let (start, mut seals) = (Instant::now(), Seals::default());
         let mut n_seals = 0;
         while seals.begin(start) {
@@ -250,6 +250,6 @@ mod tests {
         assert!(n_seals > 10, "{n_seals}");
         let mut seals = Seals::default();
         assert!((0..3).all(|_| seals.begin(start + SEAL_MAX)) && seals.0.len() == 3);
-        assert!(seals.begin(start + SEAL_MAX), "each has ended the one before it");
+        assert!(seals.begin(start + SEAL_MAX), "each seal has ended the previous one");
     }
 }

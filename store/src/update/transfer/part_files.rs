@@ -1,5 +1,5 @@
-//! The files of a partition's newest version, for followers and moves: held open and pinned,
-//! whatever is committed or compacted meanwhile.
+//! The files of a partition's newest version, for followers and moves: open and pinned across later
+//! commits and compactions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use crate::graph::{Graph, META_FILE};
 use crate::layout::DATA_OFFSET;
 use crate::limits::PAGE_BYTES;
 
-/// Looks at a partition until all tensors have one version: a commit may be midway.
+/// Attempts to read a partition while a commit switches its tensors one by one.
 const LOOKS_MAX: usize = 100;
 
-/// The files of a partition at a version, which stay while this is held.
+/// The files of a partition at a version; holding this keeps them.
 #[derive(Debug)]
 pub struct PartFiles {
     manifest: Manifest,
     files: Vec<OpenFile>,
-    /// Pins.
+    /// Pins of the files.
     layers: Vec<Arc<Layer>>,
 }
 
-/// An open file: a file that a compaction removes can still be read.
+/// An open file, which stays readable when a compaction removes it.
 #[derive(Debug)]
 struct OpenFile {
     name: String,
@@ -37,16 +37,15 @@ struct OpenFile {
 }
 
 impl GraphHandle {
-    /// Returns the committed version of a partition with its files, `graph.toml` and the lists of
-    /// edges among them.
+    /// Returns the committed version of a partition with its files, which include `graph.toml` and
+    /// the lists of edges.
     pub fn part_files(&self, part: PartId) -> Result<PartFiles, StoreError> {
         let open = self.open_part(part)?;
         let (version, tensors) = one_version(&open)?;
         self.files_of(&open, version, &tensors)
     }
 
-    /// Returns a partition at a pinned version with its files, as [`GraphHandle::part_files`] does
-    /// of the newest.
+    /// Like [`GraphHandle::part_files`], for a pinned version.
     ///
     /// Fails with [`StoreError::NoVersion`] for a partition that was opened after the pin.
     pub fn part_files_at(
@@ -90,19 +89,19 @@ impl GraphHandle {
 }
 
 impl PartFiles {
-    /// Returns the manifest, which says which files they are.
+    /// Returns the manifest, which lists the files of rows.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Names and bytes of all files; `graph.toml` is the first.
+    /// Returns names and sizes in bytes of all files; `graph.toml` is the first.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         self.files.iter().map(|file| (file.name.as_str(), file.n_bytes))
     }
 
-    /// Checks the pages of rows among `bytes`, which are those of file `at` from `offset` on, a
-    /// multiple of the page size. Pages that are cut off by the end of `bytes` are not checked.
+    /// Verifies the pages of rows in `bytes`, which are those of file `at` from `offset` on, a
+    /// multiple of the page size. A page that `bytes` ends within is not verified.
     pub fn check(&self, at: usize, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let Some(file) = self.files.get(at) else { return Ok(()) };
         let segment = self.layers.iter().map(|layer| layer.segment());
@@ -112,7 +111,7 @@ impl PartFiles {
         let n_pages = segment.layout().n_pages();
         let pages = bytes.as_chunks::<{ PAGE_BYTES as usize }>().0;
         for (place, page) in (offset / PAGE_BYTES..).zip(pages) {
-            // The first page of the file is the header.
+            // The first page of a file is its header.
             let number = place.checked_sub(DATA_OFFSET / PAGE_BYTES);
             if let Some(number) = number.filter(|number| *number < n_pages) {
                 segment.check_page(number, page)?;
@@ -121,8 +120,8 @@ impl PartFiles {
         Ok(())
     }
 
-    /// Appends to `out` what file `at` has from `offset` on, at most `limit` bytes; `true` when
-    /// that is its end.
+    /// Appends bytes of file `at` from `offset` on to `out`, at most `limit`; returns `true` at the
+    /// end of the file.
     pub fn read(
         &self,
         at: usize,
@@ -131,7 +130,7 @@ impl PartFiles {
         out: &mut Vec<u8>,
     ) -> Result<bool, StoreError> {
         let Some(file) = self.files.get(at) else {
-            let reason = format!("there is no file {at}, only {}", self.files.len());
+            let reason = format!("no file {at}, the partition has {}", self.files.len());
             return Err(StoreError::FollowRefused { part: self.manifest.part(), reason });
         };
         let left = file.n_bytes.saturating_sub(offset);
@@ -144,10 +143,9 @@ impl PartFiles {
     }
 }
 
-/// A tensor at a version.
 type TensorAt = (Arc<TensorHandle>, Arc<TensorVersion>);
 
-/// Returns the tensors of a partition at its version.
+/// Returns the tensors of a partition at the partition's version.
 fn one_version(part: &PartHandle) -> Result<(u32, Vec<TensorAt>), StoreError> {
     for _ in 0..LOOKS_MAX {
         let version = part.version();
@@ -157,7 +155,7 @@ fn one_version(part: &PartHandle) -> Result<(u32, Vec<TensorAt>), StoreError> {
         }
         std::thread::yield_now();
     }
-    Err(super::busy(part.part, "one commit follows the other"))
+    Err(super::busy(part.part, "commits follow each other too fast to read one version"))
 }
 
 fn manifest_of(of: &TensorHandle, tensor: &TensorVersion) -> ManifestTensor {

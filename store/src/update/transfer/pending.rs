@@ -1,4 +1,4 @@
-//! The rows of a sealed partition that are not committed, as they are handed over.
+//! The uncommitted rows of a sealed partition, as a move transfers them.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -10,10 +10,10 @@ use crate::plan::{DiskProfile, ReadPlan};
 use crate::row::RowIdx;
 use crate::transfer::piece;
 
-/// Pending rows that are still to be read, by tensor and version.
+/// Pending rows that are not transferred yet, by tensor and version.
 ///
-/// Rows that a commit has prepared are among them, for the version that it has prepared. At their
-/// new owner the same commit prepares them again.
+/// They include rows that a commit has prepared, for the prepared version. The same commit prepares
+/// them again at the new owner.
 #[derive(Debug)]
 pub(super) struct UncommittedRows(VecDeque<Stretch>);
 
@@ -21,18 +21,18 @@ pub(super) struct UncommittedRows(VecDeque<Stretch>);
 #[derive(Debug)]
 struct Stretch {
     tensor: Arc<TensorHandle>,
-    /// Its position in the graph's description.
+    /// Position of the tensor in the graph's description.
     position: u16,
     version: u32,
-    /// The file that a commit has prepared; `None` for rows that are in the catalog.
+    /// The delta of a prepared commit; `None` for rows in the catalog.
     prepared: Option<Arc<Layer>>,
     /// The next row of the partition, or of the file.
     next: u32,
 }
 
 impl UncommittedRows {
-    /// Lists the pending rows of a partition that is sealed, as its catalog has them. A commit that
-    /// has failed may have recorded more than is known in memory.
+    /// Lists the pending rows of a sealed partition from its catalog, because a failed commit may
+    /// have recorded more than is known in memory.
     pub(super) fn of(live: &GraphHandle, part: &PartHandle) -> Result<Self, StoreError> {
         let (catalog, mut all) = (&part.catalog, VecDeque::new());
         let prepared_version = catalog.prepared_version()?.map(|it| it.number);
@@ -57,7 +57,7 @@ impl UncommittedRows {
         Ok(Self(all))
     }
 
-    /// Returns whether all have been read.
+    /// Returns whether all rows were read.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,7 +93,8 @@ impl UncommittedRows {
 }
 
 impl Stretch {
-    /// Reads the next rows, `most` at most: their numbers and bytes. Fewer are the last ones.
+    /// Reads the numbers and bytes of the next rows, at most `most`. Fewer than `most` are the last
+    /// ones.
     fn read(&mut self, part: &PartHandle, most: usize) -> Result<(Vec<u32>, Vec<u8>), StoreError> {
         let spec = self.tensor.spec().clone();
         let row_bytes = spec.row_bytes();
@@ -114,7 +115,7 @@ impl Stretch {
         part.catalog.scan_pending(&spec.name, version, RowIdx(self.next), |row, value| {
             if value.len() != row_bytes {
                 let found = value.len();
-                let reason = format!("expected {row_bytes} bytes, as it was put, found {found}");
+                let reason = format!("expected {row_bytes} bytes, found {found}");
                 let (dir, tensor) = (part.catalog.dir().to_owned(), spec.name.clone());
                 return Err(StoreError::DamagedPending { dir, tensor, version, row, reason });
             }

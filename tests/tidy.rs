@@ -79,9 +79,8 @@ const ALLOWED: &[(&str, &str, &str, &str)] = &[
     (
         "circles",
         "trainer/src",
-        "checkpoint config error evaluate features labels layerwise options process_group record \
-         replay replica report run run_model setup sources step_outcome strategy worker \
-         worker_thread workers",
+        "checkpoint config evaluate labels layerwise process_group record replica report run \
+         run_model setup sources strategy worker workers",
         "the configuration has the settings that lie in the folders of strategies, strategies read \
          the state of the run, and a run calls its strategy",
     ),

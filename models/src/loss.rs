@@ -37,7 +37,7 @@ impl Loss {
 
     /// Returns the mean loss of some `rows` of `logits`, of which the `i`-th has target `i`, and the
     /// gradient of the mean over `n_all` rows. Sums are in f64, so that the mean of such parts is
-    /// that of all rows but for rounding. No rows have a mean of 0.
+    /// that of all rows but for rounding. The mean of no rows is 0.
     pub fn of_rows(logits: &Matrix, rows: &[u32], targets: &Targets, n_all: u64) -> Self {
         let width = logits.width();
         let mut gradient = vec![0.0; logits.values().len()];

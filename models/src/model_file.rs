@@ -149,8 +149,8 @@ impl<'a> ModelFile<'a> {
         Ok(Self { path, bytes, settings })
     }
 
-    /// Returns the settings that the file says. They may be those of no model: see
-    /// [`Self::check`].
+    /// Returns the settings that the file says. They may be those of no model: the caller validates
+    /// them before it makes one.
     #[must_use]
     pub fn settings(&self) -> &ModelSettings {
         &self.settings

@@ -7,8 +7,7 @@ use std::{
 
 use crate::matrix::MatrixView;
 
-/// A matrix or a vector of f32. A clone is the same parameter: what one of them is set to, all
-/// have.
+/// A matrix or a vector of f32. Clones share their values.
 ///
 /// Workers of a process share a model. They read its parameters in a step, and the optimiser
 /// writes them between two steps.
@@ -28,7 +27,7 @@ pub struct Values<'p> {
 }
 
 impl Parameter {
-    /// Makes a parameter of `shape`: (length,) or (rows, columns). A matrix comes row by row.
+    /// Makes a parameter of `shape`: (length,) or (rows, columns). Matrices are row-major.
     ///
     /// # Panics
     ///
@@ -71,7 +70,7 @@ impl Parameter {
     }
 
     /// Returns all values, to be changed.
-    pub fn write(&self) -> RwLockWriteGuard<'_, Vec<f32>> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Vec<f32>> {
         self.values.write().unwrap_or_else(PoisonError::into_inner)
     }
 

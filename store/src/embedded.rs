@@ -273,7 +273,7 @@ impl<'a> Tensor<'a> {
 
     /// Like [`Tensor::gather`], into memory of the caller.
     pub fn gather_into<T: Element>(&self, ids: &[NodeId], out: &mut [T]) -> Result<(), StoreError> {
-        self.spec.check_element::<T>()?;
+        StoreError::check_element::<T>(self.spec)?;
         self.gather_bytes(ids, bytemuck::cast_slice_mut(out))
     }
 

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use lodestore_graph::{NodeId, PartId};
 use thiserror::Error;
 
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Element};
 use crate::error_origin::ErrorOrigin;
 use crate::limits::{MAX_PUT_BYTES, MAX_VERSIONS_AHEAD};
 use crate::meta::MetaError;
 use crate::plan::PlanError;
 use crate::row::RowIdx;
+use crate::tensor::TensorSpec;
 
 /// An error of the store.
 #[derive(Debug, Error)]
@@ -422,6 +423,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Fails with [`StoreError::ElementType`] unless the elements of a tensor are of type `T`.
+    pub fn check_element<T: Element>(tensor: &TensorSpec) -> Result<(), Self> {
+        if T::DTYPE == tensor.dtype {
+            return Ok(());
+        }
+        let name = tensor.name.clone();
+        Err(Self::ElementType { tensor: name, expected: tensor.dtype, found: T::DTYPE })
+    }
+
     /// Returns the file or folder of the error, if any.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {

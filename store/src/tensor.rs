@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::dtype::{Dtype, Element};
-use crate::error::StoreError;
+use crate::dtype::Dtype;
 use crate::limits::{MAX_ROW_BYTES, MAX_TENSOR_NAME_BYTES};
 
 /// A named tensor of a graph: one row of `width` elements per node.
@@ -77,15 +76,6 @@ impl TensorSpec {
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.width as usize * self.dtype.size_bytes()
-    }
-
-    /// Fails with [`StoreError::ElementType`] unless the elements are of type `T`.
-    pub fn check_element<T: Element>(&self) -> Result<(), StoreError> {
-        if T::DTYPE == self.dtype {
-            return Ok(());
-        }
-        let tensor = self.name.clone();
-        Err(StoreError::ElementType { tensor, expected: self.dtype, found: T::DTYPE })
     }
 }
 

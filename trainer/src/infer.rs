@@ -25,6 +25,9 @@ use crate::run_model;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 
+/// Number of the way in which products are rounded: 2 since gemm makes them.
+const ROUNDING: u32 = 2;
+
 /// Result of a saved model on a graph.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evaluation {
@@ -113,11 +116,11 @@ impl<'a> Inference<'a> {
             loaders: vec![sources.untiered_loader(&config.feature_tensor, &owned)?],
             limits,
         };
-        // All that decides a bit of the rows.
+        // All that decides a bit of the rows, but for the kind of the processor.
         let mut identity = blake3::Hasher::new();
         identity.update(&graph.uuid).update(file.digest().as_bytes());
         let chunk_bytes = limits.chunk_bytes;
-        let settings = format!("2 {output} {chunk_bytes} {info:?} {}", infer.version);
+        let settings = format!("{ROUNDING} {output} {chunk_bytes} {info:?} {}", infer.version);
         let identity = identity.update(settings.as_bytes()).finalize().to_hex();
         let work = WorkFolder::open(&infer.work_dir, &identity)
             .map_err(|source| TrainError::Spill { folder: infer.work_dir.clone(), source })?;

@@ -25,7 +25,7 @@ pub fn parameter_count(config: &TrainConfig, width: usize, n_classes: usize) -> 
 pub(crate) fn check_size(spec: &ModelSpec) -> Result<(), TrainError> {
     let found = spec.n_parameters();
     let expected = format!(
-        "of at most {MAX_PARAMETERS} parameters (--hidden, --heads, --output-heads, --fanout)"
+        "of at most {MAX_PARAMETERS} parameters (width of hidden rows, heads, number of layers)"
     );
     check(found <= MAX_PARAMETERS, "model", &expected, found)
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lodestore_graph::NodeId;
-use lodestore_store::Element;
+use lodestore_store::{Element, StoreError};
 
 use super::Client;
 use crate::error::ClientError;
@@ -54,7 +54,7 @@ impl<'a> RemoteTensor<'a> {
         ids: &[NodeId],
         out: &mut [T],
     ) -> Result<(), ClientError> {
-        self.info().check_element::<T>()?;
+        StoreError::check_element::<T>(self.info())?;
         let out = bytemuck::cast_slice_mut(out);
         let deadline = Instant::now() + self.client.config.deadline;
         self.client.pull_by(self.position, ids, out, PullKind::Sync, deadline, &mut || ())?;

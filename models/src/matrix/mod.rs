@@ -23,9 +23,13 @@ pub struct Matrix {
 
 impl Matrix {
     /// Makes a matrix of the rows of `width` in `values`.
+    ///
+    /// # Panics
+    ///
+    /// The last row is not whole.
     pub fn new(values: Vec<f32>, width: usize) -> Self {
         let n_rows = values.len() / width.max(1);
-        debug_assert_eq!(n_rows * width, values.len());
+        assert_eq!(n_rows * width, values.len(), "whole rows of {width} elements");
         Self { values, n_rows, width }
     }
 
@@ -59,7 +63,7 @@ impl Matrix {
         self.values
     }
 
-    /// Returns the matrix where it lies.
+    /// Borrows the matrix.
     pub fn view(&self) -> MatrixView<'_> {
         MatrixView::new(&self.values, self.width)
     }

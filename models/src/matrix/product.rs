@@ -2,14 +2,14 @@
 //! for AVX-512, for AVX2 with FMA, or for any processor.
 //!
 //! An element of a product is a sum over the inner dimension, taken by one thread. Its order depends
-//! on the sizes of the product and on the kernel, not on the number of threads. Threads are those of
-//! the pool that asks for the product.
+//! on the sizes of the product, on the kernel and on the processor's caches, not on the number of
+//! threads. Threads are those of the caller's rayon pool.
 
 #![allow(unsafe_code, reason = "gemm takes pointers; this module checks what lies behind them")]
 
 use gemm::{Parallelism, gemm};
 
-/// A matrix where it lies, row by row.
+/// A borrowed row-major matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixView<'a> {
     values: &'a [f32],
@@ -87,10 +87,11 @@ pub(super) fn multiply(left: Operand<'_>, right: Operand<'_>, out: &mut [f32]) {
         left.n_columns, inner,
         "elements of a row of the left matrix, rows of the right one"
     );
-    assert_eq!(out.len(), left.n_rows * right.n_columns, "elements of the product");
+    let n_elements = left.n_rows.checked_mul(right.n_columns);
+    assert_eq!(Some(out.len()), n_elements, "elements of the product");
     // SAFETY: the strides of an operand reach elements of its `values` alone, by the constructors
-    // above. `out` has all elements of the product, row by row, and is borrowed for this call. A
-    // product that does not read `out` before it writes takes any values there.
+    // above. `out` has all elements of the product, row by row, and is borrowed for this call. gemm
+    // does not read `out`, as `read_dst` is false.
     unsafe {
         gemm(
             left.n_rows,
@@ -206,6 +207,23 @@ mod tests {
             let expected: Vec<u32> = bits(1);
             assert!((2..=5).all(|n_threads| bits(n_threads) == expected), "{n_rows} rows");
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "elements of a row of the left matrix, rows of the right one")]
+    fn a_product_never_reads_past_a_matrix_with_rows_too_short() {
+        let (left, right) = (values(1, 6), values(2, 12));
+        let (left, right) = (MatrixView::new(&left, 2), MatrixView::new(&right, 4));
+        multiply(left.as_is(), right.as_is(), &mut [0.0; 12]);
+    }
+
+    #[test]
+    #[should_panic(expected = "elements of the product")]
+    fn sizes_of_a_product_do_not_wrap() {
+        let none =
+            Operand { values: &[], n_rows: 1 << 32, n_columns: 0, row_stride: 0, column_stride: 1 };
+        let wide = Operand { n_rows: 0, n_columns: 1 << 32, ..none };
+        multiply(none, wide, &mut []);
     }
 
     #[test]

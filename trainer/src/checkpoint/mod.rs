@@ -1,5 +1,5 @@
 //! Position of a run, from which a killed run continues exactly: with the same bits of parameters
-//! and losses as if it had never ended.
+//! and losses as if it had never ended, on a processor of the same kind.
 //!
 //! Batches, dropout and initial parameters are functions of seeds. So training needs only the place
 //! in the run, the parameters, and Adam's moments of each replica. The best parameters and the

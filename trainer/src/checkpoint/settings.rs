@@ -18,8 +18,7 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Settings of strategies that a run has a line for under each strategy, and their values under
-/// strategies without the setting.
+/// Lines that the settings of every strategy have, with the value where a strategy lacks the setting.
 const OF_EACH_STRATEGY: [(&str, &str); 3] =
     [("roots", "Owned"), ("migration", "None"), ("merge", "None")];
 

@@ -70,7 +70,8 @@ pub struct TrainConfig {
     /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no
     /// test nodes to measure, accuracy is not measured at all.
     pub measure_test: bool,
-    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file.
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file. The memory
+    /// of [`Metric::RocAuc`] comes on top.
     pub evaluation_bytes: u64,
     /// Training ends when accuracy on the validation nodes has not risen for this many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.

@@ -12,7 +12,7 @@ fn a_schedule_may_have_any_name_in_one_process() {
     run(&graph, &config).unwrap();
     for found in run_in_ranks(&graph, &config, 2) {
         let found = found.unwrap_err().to_string();
-        assert!(found.contains("`schedule_path` must be UTF-8 with several processes"), "{found}");
+        assert!(found.contains("`schedule.path` must be UTF-8 with several processes"), "{found}");
     }
 }
 

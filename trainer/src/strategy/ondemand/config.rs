@@ -28,7 +28,7 @@ impl OndemandConfig {
     /// Fails for settings that cannot work.
     pub(super) fn check(&self, config: &TrainConfig) -> Result<(), TrainError> {
         let is_plain = self.roots == Roots::Owned && config.checkpoint.is_none();
-        let expected = "seeded but for ondemand with owned roots and no checkpoint";
+        let expected = "seeded with global roots or a checkpoint";
         check(is_plain || self.sampling == Sampling::Seeded, "sampling", expected, "ordinary")
     }
 }

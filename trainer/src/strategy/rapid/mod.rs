@@ -89,7 +89,7 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let path = std::path::absolute(&config.path).unwrap_or_else(|_| config.path.clone());
         let text = path.to_str();
         let can_travel = text.is_some() || group.n_ranks() == 1;
-        check(can_travel, "schedule_path", "UTF-8 with several processes", path.display())?;
+        check(can_travel, "schedule.path", "UTF-8 with several processes", path.display())?;
         let (start, mut flow) = (Instant::now(), ControlFlow::Continue(()));
         let mut is_stored = false;
         if group.leads() {

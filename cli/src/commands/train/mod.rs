@@ -491,6 +491,7 @@ fn usage_of_setting(error: TrainError) -> UsageError {
         "memory_bytes" => "memory".to_owned(),
         "reserved_bytes" => "reserve".to_owned(),
         "devices" => "rapa".to_owned(),
+        "schedule.path" => "schedule".to_owned(),
         same => same.replace('_', "-"),
     };
     UsageError::new(format!("--{flag} must be {expected}, found {found}"))

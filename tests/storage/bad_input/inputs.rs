@@ -76,7 +76,8 @@ fn usage_errors_have_exit_code_2() {
     }
     assert_eq!(lode_line("--help").succeeded().stderr, "");
     let main = lode_line("train --help").succeeded().stdout;
-    assert!(main.contains("--strategy") && main.contains("--help-all has more flags"), "{main}");
+    assert!(main.contains("--strategy") && main.contains("--log"), "{main}");
+    assert!(main.contains("--help-all has more flags"), "{main}");
     assert!(!main.contains("--gamma") && main.contains("MassiveGNN: --strategy massive"), "{main}");
     let all = lode_line("train --help-all").succeeded().stdout;
     assert!(all.contains("--gamma") && all.contains("--token-file"), "{all}");

@@ -175,6 +175,11 @@ pub struct TrainArgs {
     /// of what is there; `lode evaluate` reads it.
     #[arg(long, value_name = "FILE")]
     save_model: Option<PathBuf>,
+    /// Write what each worker did in each step to this file, one JSON object a line;
+    /// docs/train-log.md says what is in it. With --resume lines are added, else a file that has
+    /// any is refused.
+    #[arg(long, value_name = "FILE.jsonl")]
+    log: Option<PathBuf>,
     #[command(flatten)]
     options: OptionArgs,
     #[command(flatten)]
@@ -191,11 +196,6 @@ pub struct TrainArgs {
     sdt: SdtArgs,
     #[command(flatten)]
     full: FullArgs,
-    /// Write what each worker did in each step to this file, one JSON object a line;
-    /// docs/train-log.md says what is in it. With --resume lines are added, else a file that has
-    /// any is refused.
-    #[arg(long, value_name = "FILE.jsonl")]
-    log: Option<PathBuf>,
     /// How rows are read from the graph's files: auto (mapped if they fit in half of the free
     /// memory, else direct), mapped, direct or pread.
     #[arg(long, value_name = "R", default_value_t, help_heading = "Versions and files")]

@@ -206,7 +206,7 @@ fn rows_are_printed_where_no_file_is_named() {
     gather(&["--tensor", "label", "--ids", "5,,6"]).failed(2, &["5,17,19999"]);
     gather(&["--tensor", "label", "--ids", "5", "--f32"]).failed(2, &["--out"]);
     let many = source.file("ids.npy");
-    write_npy(&many, NpyType::U32, &[1001], &shuffled_ids(1001));
+    write_npy(&many, NpyType::U32, &[1001], &(0..1001).collect::<Vec<u32>>());
     let many = ["--tensor", "label", "--ids", many.to_str().unwrap()];
     gather(&many).failed(2, &["1001 rows", "--out FILE.npy"]);
 }

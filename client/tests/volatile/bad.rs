@@ -83,7 +83,7 @@ fn every_invalid_request_is_refused_and_the_connection_stays_usable() {
         (pull("h2"), words(&[0]), NotFound, "no volatile tensor `h2`"),
         (pull("h1"), words(&[0, N_NODES]), NotFound, "row 3000 is not held here"),
         (pull("h1"), vec![1, 2, 3], Invalid, "4 bytes each"),
-        (RequestBody::Volatile { tensor: name("feat") }, Vec::new(), NotFound, "--volatile"),
+        (RequestBody::Volatile { tensor: name("feat") }, Vec::new(), NotFound, "or start the server with it"),
     ];
     for (body, bytes, code, told) in cases {
         let failure = plain.failure(body, &bytes);
@@ -142,7 +142,7 @@ fn invalid_calls_fail_with_their_own_kind_of_error() {
     assert_eq!(code(declare("h1", 61), "60xf32"), Some(FailureCode::Invalid));
     assert_eq!(code(declare("feat", 2), "a stored tensor"), Some(FailureCode::Invalid));
     assert_eq!(code(declare("h2", 1 << 17), "bytes (3000 rows"), Some(FailureCode::TooLarge));
-    assert_eq!(code(declare("h2", 1 << 20), "1048576 at most"), None);
+    assert_eq!(code(declare("h2", 1 << 20), "the limit of servers is 1048576"), None);
     assert_eq!(code(declare("h/2", 1), "tensor name"), None);
     assert_eq!(code(client.volatile("h2").unwrap_err(), "`h2`"), Some(FailureCode::NotFound));
     let ids = [NodeId(0), NodeId(2000)];

@@ -83,7 +83,12 @@ fn every_invalid_request_is_refused_and_the_connection_stays_usable() {
         (pull("h2"), words(&[0]), NotFound, "no volatile tensor `h2`"),
         (pull("h1"), words(&[0, N_NODES]), NotFound, "row 3000 is not held here"),
         (pull("h1"), vec![1, 2, 3], Invalid, "4 bytes each"),
-        (RequestBody::Volatile { tensor: name("feat") }, Vec::new(), NotFound, "or start the server with it"),
+        (
+            RequestBody::Volatile { tensor: name("feat") },
+            Vec::new(),
+            NotFound,
+            "or start the server with it",
+        ),
     ];
     for (body, bytes, code, told) in cases {
         let failure = plain.failure(body, &bytes);

@@ -53,5 +53,8 @@ fn settings_of_strategies_that_cannot_work_are_named() {
     assert!(never.contains("`average_every` must be at least 1, found 0"), "{never}");
     let (roots, sampling) = (Roots::Global, Sampling::Ordinary);
     let ordinary = message(Strategy::Ondemand(OndemandConfig { roots, sampling }));
-    assert!(ordinary.contains("`sampling` must be seeded with global roots or a checkpoint"), "{ordinary}");
+    assert!(
+        ordinary.contains("`sampling` must be seeded with global roots or a checkpoint"),
+        "{ordinary}"
+    );
 }

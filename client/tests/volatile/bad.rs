@@ -179,7 +179,7 @@ fn invalid_calls_fail_with_their_own_kind_of_error() {
     let (server, address) = start(&config(&graph, &[]));
     let client = connect(&[&address], Duration::from_secs(3));
     let error = client.declare(&info("h1", 60)).unwrap_err();
-    assert_eq!(code(error, "takes no volatile rows"), Some(FailureCode::ReadOnly));
+    assert_eq!(code(error, "accepts no volatile rows"), Some(FailureCode::ReadOnly));
     server.stop().unwrap();
 }
 

@@ -367,7 +367,7 @@ mod tests {
     fn asking_for_what_is_not_there_is_an_error() {
         let ring = Ring::new(10, 2, 2);
         ring.import();
-        let store = EmbeddedStore::open(&ring.out(), Some(&[PartId(1)])).unwrap();
+        let store = EmbeddedStore::open(ring.out(), Some(&[PartId(1)])).unwrap();
         store.gather("feat", &[NodeId(7)], &mut [0; WIDTH]).unwrap();
         let elsewhere =
             store.gather("feat", &[NodeId(7), NodeId(0)], &mut [0; 2 * WIDTH]).unwrap_err();
@@ -383,7 +383,7 @@ mod tests {
         assert!(matches!(past, StoreError::Plan(error) if error == expected));
         let torn = store.gather_at("feat", &[], &[], &mut [0; WIDTH + 1]).unwrap_err();
         assert!(matches!(torn, StoreError::OutputLength { .. }), "{torn}");
-        assert!(EmbeddedStore::open(&ring.out(), Some(&[PartId(2)])).is_err());
+        assert!(EmbeddedStore::open(ring.out(), Some(&[PartId(2)])).is_err());
         assert!(matches!(Graph::open(ring.dir.path()), Err(StoreError::Io { .. })));
     }
 }

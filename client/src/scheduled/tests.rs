@@ -170,7 +170,7 @@ fn an_iteration_begins_at_any_batch() {
 #[test]
 fn the_first_rows_are_those_that_are_used_soonest() {
     let run = schedule();
-    let is_remote = |node: NodeId| node.0 % 3 != 0;
+    let is_remote = |node: NodeId| !node.0.is_multiple_of(3);
     let soonest = |n| soonest(&run.2, 0, 6, n, &is_remote).unwrap();
     let found = soonest(12);
     assert_eq!(found.len(), 12);

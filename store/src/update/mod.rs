@@ -14,7 +14,7 @@
 //! 2. `garbage`: held briefly.
 //! 3. `commits`: held during a whole commit.
 //! 4. `gate`: shared by puts; exclusive and brief for commits and for changes of the set of
-//! partitions.
+//!    partitions.
 //! 5. The lock of the list of partitions, and a tensor's own: held briefly.
 
 mod commit;
@@ -68,6 +68,7 @@ use history::RecentCommits;
 use parallel::for_each;
 use transfer::TransferState;
 
+/// How a graph is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpenMode {
     /// For reading the state at this moment, unaffected by later puts of other processes. Takes no
@@ -133,6 +134,7 @@ struct PartHandle {
 }
 
 impl GraphHandle {
+    /// Returns the graph whose partitions are open.
     #[must_use]
     pub fn graph(&self) -> &Graph {
         &self.graph

@@ -159,7 +159,7 @@ impl Patient {
     }
 
     fn rows(&self) -> Rows {
-        let store = EmbeddedStore::open(&self.graph(), None).unwrap();
+        let store = EmbeddedStore::open(self.graph(), None).unwrap();
         let mut rows = Rows::new();
         for spec in &store.graph().meta().tensors {
             let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();

@@ -3,9 +3,9 @@
 //! Crash argument for an added tensor:
 //!
 //! 1. Each partition's rows are written into a segment, which is synced and renamed. The
-//! partition's catalog records the segment as new: no reader looks there yet.
+//!    partition's catalog records the segment as new: no reader looks there yet.
 //! 2. `graph.toml` is replaced by one that lists the tensor. That is the switch, for all
-//! partitions.
+//!    partitions.
 //! 3. The catalogs record the segments like any other, together with the new text of `graph.toml`.
 //!
 //! A crash before step 2 leaves files and records of a tensor that `graph.toml` does not list. The

@@ -22,7 +22,7 @@ fn rows(n_nodes: u32) -> Vec<u8> {
 }
 
 fn gathered(ring: &Ring, tensor: &str) -> Result<Vec<u8>, StoreError> {
-    let store = EmbeddedStore::open(&ring.out(), None)?;
+    let store = EmbeddedStore::open(ring.out(), None)?;
     let ids: Vec<NodeId> = (0..store.graph().meta().nodes).map(NodeId).collect();
     let mut out = vec![0; ids.len() * store.tensor(tensor)?.spec().row_bytes()];
     store.gather(tensor, &ids, &mut out).map(|()| out)
@@ -438,7 +438,7 @@ fn a_dropped_tensor_loses_its_rows_and_can_be_created_again() {
     let locked = drop_tensor(Graph::open(&ring.out()).unwrap(), "emb").unwrap_err();
     assert!(matches!(locked, StoreError::Locked { .. }), "{locked}");
     drop(live);
-    let reader = EmbeddedStore::open(&ring.out(), None).unwrap();
+    let reader = EmbeddedStore::open(ring.out(), None).unwrap();
     let graph = drop_tensor(Graph::open(&ring.out()).unwrap(), "emb").unwrap();
     assert!(graph.tensor("emb").is_err());
     let mut row = [0; WIDTH];

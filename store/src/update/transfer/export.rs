@@ -49,6 +49,7 @@ impl GraphHandle {
 }
 
 impl PartCopy {
+    /// Returns the partition that moves.
     #[must_use]
     pub fn part(&self) -> PartId {
         self.part.part

@@ -68,7 +68,7 @@ fn files_that_are_gone_or_in_each_others_place_are_found() {
         };
         swap();
         assert!(ring.verify().damaged.len() >= 2, "{} and {}", a.display(), b.display());
-        assert!(EmbeddedStore::open(&ring.out(), None).is_err());
+        assert!(EmbeddedStore::open(ring.out(), None).is_err());
         swap();
         fs::rename(&a, &spare).unwrap();
         assert!(!ring.verify().ok, "{} is gone", a.display());

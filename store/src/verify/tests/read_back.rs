@@ -168,7 +168,7 @@ fn a_commit_writes_again_what_the_disk_has_got_wrong_and_else_keeps_its_rows_pen
     assert_eq!(live.commit_version().unwrap(), 2);
     drop(live);
     assert!(ring.verify().ok);
-    let store = crate::embedded::EmbeddedStore::open(&ring.out(), None).unwrap();
+    let store = crate::embedded::EmbeddedStore::open(ring.out(), None).unwrap();
     let mut row = [0; WIDTH];
     store.gather("feat", &[NodeId(3)], &mut row).unwrap();
     assert_eq!(row, [7; WIDTH]);

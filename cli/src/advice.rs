@@ -5,8 +5,8 @@ use lodestore_bucket::BucketError;
 use lodestore_graph::edges::{EdgeError, EdgeTextFault};
 use lodestore_store::StoreError;
 
-/// Phrases of messages, and the flag or command that does what they say. A message gets the first
-/// that fits. By text, since failures of servers come as text.
+/// Phrases of messages, and the flag or command that does what they say. The first phrase that a
+/// message contains decides. The match is on text, since servers send text.
 const BY_PHRASE: [(&str, &str); 30] = [
     ("requires a certificate of its clients", "--tls-cert and --tls-key"),
     ("speaks TLS and this client does not", "--tls-ca FILE"),

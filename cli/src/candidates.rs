@@ -158,7 +158,7 @@ impl RuleArgs {
 }
 
 impl RuleReport {
-    /// Says the rules in words, for the policy that they gave.
+    /// Describes `rules` and the resulting policy.
     pub(crate) fn new(rules: ScoredRules, policy: &PolicySpec) -> Self {
         let (mut replace, mut scoreboard) = (None, None);
         if let PolicySpec::Decay(spec) = policy {

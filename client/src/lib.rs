@@ -7,8 +7,8 @@
 //! either behind a [`TieredSource`]. A [`BatchLoader`] and a [`Prefetcher`] assemble batches from
 //! it. `examples/` has a program for each.
 //!
-//! Whoever keeps rows over commits must keep one version: such types take a source that is pinned,
-//! see [`RowSource::pinned_version`]. `docs/guide.md` has the rule for each.
+//! Types that cache rows across commits take a pinned source, see [`RowSource::pinned_version`].
+//! `docs/guide.md` has the rule for each.
 //!
 //! ```no_run
 //! use lodestore_client::{Client, ClientConfig, ClientError};

@@ -24,9 +24,9 @@ const FILL_BYTES: usize = 8 << 20;
 /// first batch. Rows that a round of eviction wants in place of its victims are pulled together
 /// with the misses of the next batch.
 ///
-/// A row is served as it was when it was pulled. So `inner` must be pinned, or whoever commits must
-/// have the buffer [`HaloBuffer::forget`] the changed rows. One pull runs at a time; others wait
-/// for it. In a forked child, which has no buffer, pulls fail with [`ClientError::Forked`].
+/// The buffer serves a row as it was when it was pulled. Pin `inner`, or call
+/// [`HaloBuffer::forget`] on the changed rows after each commit. One pull runs at a time; others
+/// wait for it. In a forked child, which has no buffer, pulls fail with [`ClientError::Forked`].
 pub struct HaloBuffer {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,

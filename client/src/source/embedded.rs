@@ -17,8 +17,8 @@ pub struct EmbeddedSource {
 }
 
 impl EmbeddedSource {
-    /// Serves rows of the open partitions of `store`. If the store reads the latest version, nobody
-    /// may keep these rows over a commit.
+    /// Serves rows of the open partitions of `store`. If the store reads the latest version, a
+    /// caller must not cache these rows across a commit.
     #[must_use]
     pub fn new(store: EmbeddedStore) -> Self {
         Self { store, pinned: None }

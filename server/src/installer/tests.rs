@@ -91,7 +91,7 @@ fn replaced_files_are_removed_after_a_restart_and_after_the_last_reader() {
     server.stop().unwrap();
 }
 
-/// Another writer continues from the published version, and makes later versions anew.
+/// Another writer continues from the published version and writes its own later versions.
 #[test]
 fn a_fenced_writer_is_a_reader_at_its_published_version() {
     check_fenced(None, 2);

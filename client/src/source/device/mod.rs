@@ -21,10 +21,10 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 /// A worker that computes on the device gathers batches with [`DeviceSource::gather`], which leaves
 /// them there. As a [`RowSource`] it copies them back to host memory.
 ///
-/// A row is served as it was when it was pulled. So `inner` must be pinned, or whoever commits must
-/// have the tiers [`DeviceSource::forget`] the changed rows. Otherwise the tiers may mix rows of
-/// several versions, within their bound on the age. One pull runs at a time; others wait for it. In
-/// a forked child, which has no device, pulls fail with [`ClientError::Forked`].
+/// The source serves a row as it was when it was pulled. Pin `inner`, or call
+/// [`DeviceSource::forget`] on the changed rows after each commit. Otherwise the tiers may mix rows
+/// of several versions, within their bound on the age. One pull runs at a time; others wait for it.
+/// In a forked child, which has no device, pulls fail with [`ClientError::Forked`].
 pub struct DeviceSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,

@@ -17,11 +17,11 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
-/// A row is served from the tier as it was when it was pulled. So `inner` must be pinned, or
-/// whoever commits must have the tier [`TieredSource::forget`] the changed rows. Otherwise the tier
-/// may mix rows of several versions, within its bound on their age. Age is counted in pulls of the
-/// source that has made most. If each worker has a source over one tier, these are the batches of
-/// the worker that is ahead.
+/// The tier serves a row as it was when it was pulled. Pin `inner`, or call
+/// [`TieredSource::forget`] on the changed rows after each commit. Otherwise the tier may mix rows
+/// of several versions, within its bound on their age. Age is counted in pulls of the source that
+/// has made most. If each worker has a source over one tier, these are the batches of the worker
+/// that is ahead.
 ///
 /// Any number of threads may pull, and any number of sources may share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held

@@ -63,8 +63,28 @@ fn a_push_whose_chunk_and_lease_go_sends_the_chunk_again() {
     assert!(memory.keys("pushing").is_empty());
 }
 
+/// Checks that the next push sends no chunk again that an earlier one has sent, and returns which
+/// partitions it published.
+fn continue_push(memory: &Arc<Memory>, graph: &std::path::Path) -> Vec<bool> {
+    let parts = [PartId(0), PartId(1)];
+    let sent = parts.map(|part| memory.keys(&format!("part-{part:03}/chunks")));
+    assert!(sent.iter().any(|keys| !keys.is_empty()));
+    memory.pass(Duration::from_secs(3600));
+    let report = push(&bucket(memory), graph).unwrap();
+    for (part, keys) in parts.into_iter().zip(sent) {
+        let named = newest(memory, part.0);
+        for key in keys {
+            let is_named = named.chunks().any(|chunk| chunk_key(part, chunk) == key);
+            assert!(is_named, "{key} was sent again");
+        }
+    }
+    check_whole(memory);
+    report.parts.iter().map(|it| it.is_new).collect()
+}
+
+/// Chunks of partitions are uploaded in parallel: which ones arrive before the end differs.
 #[test]
-fn a_push_that_is_cut_off_continues_and_publishes_partitions_as_they_come() {
+fn a_push_that_is_cut_off_among_its_chunks_continues() {
     let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
     let graph = import(dir.path());
     let mut n_chunks = 0;
@@ -75,19 +95,24 @@ fn a_push_that_is_cut_off_continues_and_publishes_partitions_as_they_come() {
         if n_chunks == 2 { Verdict::Stop } else { Verdict::Continue }
     });
     push(&cut_off, &graph).unwrap_err();
-    let first = memory.keys("part-001/chunks");
-    assert!(!first.is_empty() && memory.keys("part-001/published").is_empty());
-    assert_eq!(memory.keys("part-000/published").len(), 1, "it is there already");
-    memory.pass(Duration::from_secs(3600));
-    let report = push(&bucket(&memory), &graph).unwrap();
-    let parts: Vec<bool> = report.parts.iter().map(|it| it.is_new).collect();
-    assert_eq!(parts, [false, true]);
-    let named = newest(&memory, 1);
-    for key in &first {
-        let is_named = named.chunks().any(|chunk| chunk_key(PartId(1), chunk) == *key);
-        assert!(is_named, "{key} was sent again");
-    }
-    check_whole(&memory);
+    assert!(memory.keys("part-001/published").is_empty());
+    let is_first_published = !memory.keys("part-000/published").is_empty();
+    assert_eq!(continue_push(&memory, &graph), [!is_first_published, true]);
+}
+
+#[test]
+fn a_push_publishes_each_partition_before_it_ends() {
+    let (dir, memory) = (tempfile::tempdir().unwrap(), Arc::new(Memory::default()));
+    let graph = import(dir.path());
+    let cut_off = hooked(&memory, |moment, operation, key| {
+        let is_second = (moment, operation) == (Moment::Before, Operation::Create)
+            && key.starts_with("part-001/published/");
+        if is_second { Verdict::Stop } else { Verdict::Continue }
+    });
+    push(&cut_off, &graph).unwrap_err();
+    assert_eq!(memory.keys("part-000/published").len(), 1);
+    assert!(memory.keys("part-001/published").is_empty());
+    assert_eq!(continue_push(&memory, &graph), [false, true]);
 }
 
 /// Content that returns is another chunk: garbage collection may be removing the old one.

@@ -209,12 +209,18 @@ fn a_pull_waits_for_its_stamp_and_then_reports_missing_rows() {
         (StampWanted { min_stamp: 2, wait: Duration::from_millis(70) }, Duration::from_millis(70)),
         (StampWanted::now(2), Duration::ZERO),
     ] {
-        let begun = Instant::now();
-        let found = pull(&hasty, &more, wanted).unwrap();
-        check(&more, &found, 2);
-        assert_eq!((found.1.lacking(), found.1.oldest()), (vec![1, 3], Some(7)));
-        let waited = begun.elapsed();
-        assert!(waited >= least && waited < least + Duration::from_millis(700), "{waited:?}");
+        // The shortest of three: other programs use the machine too.
+        let mut shortest = LONG;
+        for _ in 0..3 {
+            let begun = Instant::now();
+            let found = pull(&hasty, &more, wanted).unwrap();
+            let waited = begun.elapsed();
+            check(&more, &found, 2);
+            assert_eq!((found.1.lacking(), found.1.oldest()), (vec![1, 3], Some(7)));
+            assert!(waited >= least, "{waited:?}");
+            shortest = shortest.min(waited);
+        }
+        assert!(shortest < least + Duration::from_millis(700), "{shortest:?}");
     }
     // No row has reached a stamp above all published ones.
     let found =

@@ -308,7 +308,7 @@ def test_ctrl_c_ends_a_long_gather(sample: Sample) -> None:
     line = process.stdout.readline()
     took = time.monotonic() - start
     assert line == "interrupted\n"
-    assert took < 1.0, took
+    assert took < 10, took
     assert process.stdout.readline().strip() == str(sample.rows["label"][0])
     assert process.wait(20) == 0
 

@@ -205,7 +205,7 @@ def test_ctrl_c_while_a_server_stands_still(sample: Sample, serve: Serve) -> Non
             with pytest.raises(KeyboardInterrupt):
                 graph["feat"][np.arange(N_NODES)]
             took = time.monotonic() - start - 0.3
-        assert took < 1.0, took
+        assert took < 10, took
         assert np.array_equal(graph["feat"][[2]], sample.rows["feat"][[2]])
 
 

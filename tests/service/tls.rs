@@ -225,7 +225,7 @@ fn strangers_that_begin_handshakes_without_end_do_not_slow_those_who_are_in() {
             .unwrap();
         let took = start.elapsed();
         println!("let in after {took:?}");
-        assert!(took < Duration::from_secs(4), "{took:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
         is_over.store(true, Ordering::Relaxed);
         beside
     });

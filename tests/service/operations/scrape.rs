@@ -216,16 +216,23 @@ fn a_scrape_waits_for_no_shard_and_no_shard_for_a_scrape() {
     watched.server.stop();
 }
 
-#[test]
-fn an_idle_shard_is_not_busy() {
-    let watched = Watched::start("--shards 2");
-    let busy = |scrape: &Scrape| scrape.sum("lodestore_shard_busy_seconds_total");
-    let before = Scrape::take(&watched.server.metrics);
-    std::thread::sleep(Duration::from_secs(1));
-    let after = Scrape::take(&watched.server.metrics);
-    let seconds = after.get("lodestore_uptime_seconds") - before.get("lodestore_uptime_seconds");
-    let share = (busy(&after) - busy(&before)) / 2.0 / seconds;
-    assert!(share < 0.5, "two idle shards are busy for {share} of the time");
-    assert!(after.sum("lodestore_shard_beat_age_seconds") < 5.0);
-    watched.server.stop();
+/// Tests that fail where other programs slow the machine.
+mod timing {
+    use super::*;
+
+    #[test]
+    #[ignore = "measures time: ./x test runs it by itself"]
+    fn an_idle_shard_is_not_busy() {
+        let watched = Watched::start("--shards 2");
+        let busy = |scrape: &Scrape| scrape.sum("lodestore_shard_busy_seconds_total");
+        let before = Scrape::take(&watched.server.metrics);
+        std::thread::sleep(Duration::from_secs(1));
+        let after = Scrape::take(&watched.server.metrics);
+        let seconds =
+            after.get("lodestore_uptime_seconds") - before.get("lodestore_uptime_seconds");
+        let share = (busy(&after) - busy(&before)) / 2.0 / seconds;
+        assert!(share < 0.5, "two idle shards are busy for {share} of the time");
+        assert!(after.sum("lodestore_shard_beat_age_seconds") < 5.0);
+        watched.server.stop();
+    }
 }

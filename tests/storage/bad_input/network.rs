@@ -73,10 +73,13 @@ fn settings_come_from_a_file_and_flags_go_before_them() {
     std::fs::write(&file, "listen = \"127.0.0.1:0\"\ncolour = 1\n").unwrap();
     let line = format!("serve {} {config}", graph.display());
     lode_line(&line).failed(1, &["serve.toml", "unknown field `colour`"]);
-    // A setting of the file that does nothing is told; the flag is refused.
-    std::fs::write(&file, "listen = \"127.0.0.1:0\"\nunix-mode = \"660\"\n").unwrap();
+    // Each setting of the file that does nothing is told; a flag is refused.
+    let vain = "listen = \"127.0.0.1:0\"\nunix-mode = \"660\"\nkeep-versions = 3\n";
+    std::fs::write(&file, vain).unwrap();
     let log = Serving::start(&graph, &config).stop_and_take_log();
-    assert!(log.contains("serve.toml") && log.contains("--unix-mode is for --unix"), "{log}");
+    for told in ["--unix-mode is for --unix", "--keep-versions is for --writable"] {
+        assert!(log.contains("serve.toml") && log.contains(told), "{log}");
+    }
     lode_line(&format!("{line} --keep-versions 3"))
         .failed(2, &["--keep-versions is for --writable"]);
     std::fs::write(&file, "listen = \"0.0.0.0:0\"\n").unwrap();

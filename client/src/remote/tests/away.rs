@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartId};
 use lodestore_schema::reply::Description;
 use lodestore_schema::versions::VersionTag;
 
-use super::{MS, nobody, once_of, pull};
+use super::{MS, nobody, pull};
 use crate::error::ClientError;
 use crate::fake_server::FakeServer;
 use crate::remote::{Client, ClientConfig};
@@ -42,34 +42,6 @@ fn a_partition_without_a_server_is_reported_immediately_unless_one_may_appear() 
     std::fs::write(file.path(), &one.address).unwrap();
     let took = looks_for(&[&format!("map:{}", file.path().display())], MS(20_000));
     assert!(took < MS(5000), "the map names no other: {took:?}");
-}
-
-#[test]
-fn servers_are_connected_to_concurrently() {
-    once_of(5, || {
-        let servers = [FakeServer::start(&[0]), FakeServer::start(&[1])];
-        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
-        let client = Client::connect(&[&servers[0].address, &servers[1].address], config).unwrap();
-        servers.iter().for_each(|server| server.delay_hello(MS(400)));
-        let (stats, took) = pull(&client, PullKind::Sync).unwrap();
-        assert_eq!(stats.requests, 2);
-        (took < MS(700)).then_some(()).ok_or_else(|| format!("one after the other: {took:?}"))
-    });
-}
-
-#[test]
-fn a_silent_server_is_waited_for_once_though_the_others_are_asked_twice() {
-    once_of(3, || {
-        let writable = |description: &mut Description| description.writable = true;
-        let servers = [(); 3].map(|()| FakeServer::start_as(&[0, 1], writable));
-        servers[2].delay_hello(MS(60_000));
-        let config = ClientConfig { deadline: MS(20_000), ..ClientConfig::default() };
-        let addresses = [&servers[0].address, &servers[1].address, &servers[2].address];
-        let start = Instant::now();
-        pull(&Client::connect(&addresses, config).unwrap(), PullKind::Sync).unwrap();
-        let took = start.elapsed();
-        (took < MS(3500)).then_some(()).ok_or_else(|| format!("it was asked twice: {took:?}"))
-    });
 }
 
 #[test]

@@ -207,28 +207,38 @@ fn printed_rows(
 ) -> Result<PrintedRows> {
     let mut bytes = vec![0; nodes.len() * info.row_bytes()];
     source.pull(&info.name, nodes, &mut bytes, PullKind::Vector)?;
-    let element = |bytes: &[u8]| {
-        let text = element_text(info.dtype, bytes);
-        match text.parse::<serde_json::Number>() {
-            Ok(number) => number.into(),
-            Err(_) => text.into(),
-        }
-    };
-    let row = |bytes: &[u8]| bytes.chunks(info.dtype.size_bytes()).map(element).collect();
-    let rows = bytes.chunks(info.row_bytes()).map(row).collect();
+    let mut rows = Vec::with_capacity(nodes.len());
+    for row in bytes.chunks(info.row_bytes()) {
+        let elements = row.chunks(info.dtype.size_bytes());
+        rows.push(elements.map(|bytes| json_element(info.dtype, bytes)).collect());
+    }
     Ok(PrintedRows { ids: given.iter().map(|id| id.0).collect(), rows, tensor: info.name })
+}
+
+/// Returns an element as a number, or as a text where JSON has no such number.
+fn json_element(dtype: Dtype, bytes: &[u8]) -> serde_json::Value {
+    let text = element_text(dtype, bytes);
+    match text.parse::<serde_json::Number>() {
+        Ok(number) => number.into(),
+        Err(_) => text.into(),
+    }
 }
 
 fn text_of_rows(printed: &PrintedRows) -> String {
     let widest = printed.ids.iter().max().map_or(0, |id| id.to_string().len());
-    let line = |(id, row): (&u32, &Vec<serde_json::Value>)| {
-        let elements = row.iter().map(|element| match element {
-            serde_json::Value::String(text) => text.clone(),
-            number => number.to_string(),
-        });
-        format!("{id:>widest$}  {}", elements.collect::<Vec<_>>().join(" "))
-    };
-    printed.ids.iter().zip(&printed.rows).map(line).collect::<Vec<_>>().join("\n")
+    let mut lines = Vec::with_capacity(printed.rows.len());
+    for (id, row) in printed.ids.iter().zip(&printed.rows) {
+        let mut line = format!("{id:>widest$} ");
+        for element in row {
+            line.push(' ');
+            match element {
+                serde_json::Value::String(text) => line.push_str(text),
+                number => line.push_str(&number.to_string()),
+            }
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
 }
 
 fn copy_rows(

@@ -19,7 +19,7 @@ use crate::flags::{parse_size, parse_time};
 use crate::log::{LogFormat, LogLevel};
 use crate::security_args::{EtcdArgs, check_key};
 use crate::small_file::read_small_file;
-use crate::usage::{UsageError, refuse_given};
+use crate::usage::UsageError;
 
 /// Settings as flags, or as the lines of a file; `docs/serve.toml` documents each.
 #[derive(Args, Debug, Default, Deserialize)]
@@ -305,34 +305,39 @@ impl ServeSettings {
         }
     }
 
-    /// Fails for a flag that would do nothing with these settings, which are those of the flags and
-    /// of the file.
-    pub(super) fn refuse_vain(&self, flags: &DependentFlags) -> Result<(), UsageError> {
+    /// Returns an error for each of `flags` that would do nothing with these settings, which are
+    /// those of the flags and of the file.
+    pub(super) fn vain(&self, flags: &DependentFlags) -> Vec<UsageError> {
+        const OF_TCP: &str = "is for clients over TCP; add --listen, or leave out --unix";
+        const OF_ROWS: &str =
+            "is for rows that stay in memory: --memory above 0, and a --policy but none";
+        let mut vain = Vec::new();
+        let mut note = |group: &[(&str, bool)], reason: &str| {
+            let given = group.iter().filter(|(_, is_given)| *is_given);
+            vain.extend(given.map(|(flag, _)| UsageError::new(format!("{flag} {reason}"))));
+        };
         if !self.writable {
-            refuse_given(&flags.of_writable, "is for --writable")?;
+            note(&flags.of_writable, "is for --writable");
         }
         if self.unix.is_none() {
-            refuse_given(&flags.of_unix, "is for --unix")?;
+            note(&flags.of_unix, "is for --unix");
         }
         if self.metrics.is_none() {
-            refuse_given(&flags.of_metrics, "is for --metrics")?;
+            note(&flags.of_metrics, "is for --metrics");
         }
         if !self.listens_on_tcp() {
-            let reason = "is for clients over TCP; add --listen, or leave out --unix";
-            refuse_given(&flags.of_tcp, reason)?;
+            note(&flags.of_tcp, OF_TCP);
             if self.metrics.is_none() {
-                refuse_given(&flags.of_token, reason)?;
+                note(&flags.of_token, OF_TCP);
             }
         }
         if self.memory == Some(0) || self.policy == Some(PolicyKind::None) {
-            let reason =
-                "is for rows that stay in memory: --memory above 0, and a --policy but none";
-            refuse_given(&flags.of_rows, reason)?;
+            note(&flags.of_rows, OF_ROWS);
         }
         if self.follow.is_empty() {
-            refuse_given(&flags.of_follow, "is for --follow")?;
+            note(&flags.of_follow, "is for --follow");
         }
-        Ok(())
+        vain
     }
 
     /// Returns the partitions that are named.

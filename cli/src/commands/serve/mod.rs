@@ -146,22 +146,26 @@ impl ServeArgs {
 
     pub(crate) fn run(mut self, console: &Console) -> Result<()> {
         let flags = self.settings.dependent_flags();
-        let mut vain = None;
+        let mut vain = Vec::new();
         if let Some(path) = &self.config {
             let file = ServeSettings::read(path)?;
             let of_file = file.dependent_flags();
             self.settings = self.settings.or(file);
             // A file may serve a writer and readers, whose flags differ.
-            vain = self.settings.refuse_vain(&of_file).err().map(|error| (path.clone(), error));
+            for error in self.settings.vain(&of_file) {
+                vain.push(format!("{}: a setting does nothing: {error}", path.display()));
+            }
         }
-        self.settings.refuse_vain(&flags)?;
+        if let Some(error) = self.settings.vain(&flags).into_iter().next() {
+            return Err(error.into());
+        }
         let settings = &self.settings;
         let renewal = Renewal::new(settings);
         let config = self.check()?;
         let (level, format) = (settings.log_level, settings.log_format);
         log::start(level.unwrap_or_default(), format.unwrap_or_default())?;
-        if let Some((path, error)) = vain {
-            tracing::warn!("{}: a setting does nothing: {error}", path.display());
+        for message in vain {
+            tracing::warn!("{message}");
         }
         if let Some(listen) = config.listen
             && !listen.ip().is_loopback()

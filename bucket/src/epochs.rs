@@ -34,7 +34,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// The publications of one folder in one bucket.
 #[derive(Debug)]
 pub(crate) struct Epochs {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     path: PathBuf,
     url: String,
     owned: AllOwned,
@@ -51,13 +51,13 @@ pub(crate) struct Owned {
 impl Epochs {
     /// Reads those of a graph's folder.
     pub(crate) fn read(graph: &Graph, bucket: &Bucket) -> Result<Self, BucketError> {
-        Self::read_on(Arc::clone(graph.device()), graph.dir(), bucket.url())
+        Self::read_on(Arc::clone(graph.file_system()), graph.dir(), bucket.url())
     }
 
-    fn read_on(device: Arc<dyn FileSystem>, dir: &Path, url: &str) -> Result<Self, BucketError> {
+    fn read_on(fs: Arc<dyn FileSystem>, dir: &Path, url: &str) -> Result<Self, BucketError> {
         let path = dir.join(FILE);
-        let owned = read_owned(&*device, &path)?;
-        Ok(Self { device, path, url: url.to_owned(), owned })
+        let owned = read_owned(&*fs, &path)?;
+        Ok(Self { fs, path, url: url.to_owned(), owned })
     }
 
     /// Returns what the folder has published of a partition, if anything.
@@ -86,7 +86,7 @@ impl Epochs {
         }
         // Servers of other partitions, and a push beside them, write the same file.
         let _alone = self.lock().map_err(|error| refused(&self.path, &error.to_string()))?;
-        let mut all = read_owned(&*self.device, &self.path)?;
+        let mut all = read_owned(&*self.fs, &self.path)?;
         for (part, owned) in owned {
             all.insert((self.url.clone(), part.0), owned);
         }
@@ -113,7 +113,7 @@ impl Epochs {
     fn lock(&self) -> io::Result<Guard> {
         let end = Instant::now() + LOCK_MAX;
         loop {
-            match self.device.lock(self.dir()) {
+            match self.fs.lock(self.dir()) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
@@ -129,30 +129,30 @@ impl Epochs {
     /// Puts a file of these bytes in the place of the one that is there.
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.path.with_extension("tmp");
-        if self.device.exists(&temporary) {
-            self.device.remove_file(&temporary)?;
+        if self.fs.exists(&temporary) {
+            self.fs.remove_file(&temporary)?;
         }
-        let mut file = self.device.create(&temporary)?;
+        let mut file = self.fs.create(&temporary)?;
         file.append(bytes)?;
         file.sync()?;
-        self.device.replace(&temporary, &self.path)?;
-        self.device.sync(self.dir())
+        self.fs.replace(&temporary, &self.path)?;
+        self.fs.sync(self.dir())
     }
 }
 
 /// By URL and partition.
 type AllOwned = BTreeMap<(String, u16), Owned>;
 
-fn read_owned(device: &dyn FileSystem, path: &Path) -> Result<AllOwned, BucketError> {
-    let text = match read_text(device, path) {
+fn read_owned(fs: &dyn FileSystem, path: &Path) -> Result<AllOwned, BucketError> {
+    let text = match read_text(fs, path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         text => text.map_err(|error| refused(path, &error.to_string()))?,
     };
     parse(&text).map_err(|reason| refused(path, &reason))
 }
 
-fn read_text(device: &dyn FileSystem, path: &Path) -> io::Result<String> {
-    let file = device.open(path)?;
+fn read_text(fs: &dyn FileSystem, path: &Path) -> io::Result<String> {
+    let file = fs.open(path)?;
     let n_bytes = file.len_bytes()?;
     if n_bytes > BYTES_MAX {
         let reason = format!("{n_bytes} bytes, of {BYTES_MAX} at most");
@@ -197,7 +197,7 @@ fn parse_owned(text: &str) -> Option<Owned> {
 #[cfg(test)]
 mod tests {
     use lodestore_store::file_system::Disk;
-    use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+    use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 
     use super::*;
 
@@ -208,39 +208,39 @@ mod tests {
         Owned { epoch, published: Some(VersionId::new(version, commit)) }
     }
 
-    fn read(device: &Arc<dyn FileSystem>, dir: &Path, url: &str) -> Epochs {
-        Epochs::read_on(Arc::clone(device), dir, url).unwrap()
+    fn read(fs: &Arc<dyn FileSystem>, dir: &Path, url: &str) -> Epochs {
+        Epochs::read_on(Arc::clone(fs), dir, url).unwrap()
     }
 
     #[test]
     fn epochs_are_kept_by_url_and_a_damaged_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let device: Arc<dyn FileSystem> = Arc::new(Disk);
-        let (device, dir, b) = (&device, dir.path(), "file:///with a space");
-        let mut epochs = read(device, dir, A);
+        let fs: Arc<dyn FileSystem> = Arc::new(Disk);
+        let (fs, dir, b) = (&fs, dir.path(), "file:///with a space");
+        let mut epochs = read(fs, dir, A);
         assert_eq!(epochs.of(PartId(0)), None);
         let unknown = Owned { epoch: 0, published: None };
         epochs.own(vec![(PartId(0), unknown), (PartId(3), owned(2, 7))]).unwrap();
-        read(device, dir, b).own(vec![(PartId(3), owned(7, 1))]).unwrap();
-        assert_eq!(read(device, dir, A).of(PartId(0)), Some(unknown));
-        assert_eq!(read(device, dir, A).of(PartId(3)), Some(owned(2, 7)));
-        assert_eq!(read(device, dir, b).of(PartId(0)), None);
-        assert_eq!(read(device, dir, b).of(PartId(3)), Some(owned(7, 1)));
+        read(fs, dir, b).own(vec![(PartId(3), owned(7, 1))]).unwrap();
+        assert_eq!(read(fs, dir, A).of(PartId(0)), Some(unknown));
+        assert_eq!(read(fs, dir, A).of(PartId(3)), Some(owned(2, 7)));
+        assert_eq!(read(fs, dir, b).of(PartId(0)), None);
+        assert_eq!(read(fs, dir, b).of(PartId(3)), Some(owned(7, 1)));
         for text in ["3 x s3://a/g\n", "3 1\n", "70000 1 s3://a/g\n", "3 1@2 s3://a/g\n"] {
             std::fs::write(dir.join(FILE), text).unwrap();
-            let error = Epochs::read_on(Arc::clone(device), dir, A).unwrap_err().to_string();
+            let error = Epochs::read_on(Arc::clone(fs), dir, A).unwrap_err().to_string();
             assert!(error.contains("expected PARTITION EPOCH@VERSION:COMMIT URL"), "{error}");
         }
         std::fs::write(dir.join(FILE), "# As before.\n3 4 s3://a/g\n").unwrap();
         let of_before = Owned { epoch: 4, published: None };
-        assert_eq!(read(device, dir, A).of(PartId(3)), Some(of_before));
+        assert_eq!(read(fs, dir, A).of(PartId(3)), Some(of_before));
     }
 
     #[test]
     fn epochs_that_cannot_be_written_are_not_owned() {
         let dir = tempfile::tempdir().unwrap();
-        let device: Arc<dyn FileSystem> = Arc::new(Disk);
-        let mut epochs = read(&device, dir.path(), A);
+        let fs: Arc<dyn FileSystem> = Arc::new(Disk);
+        let mut epochs = read(&fs, dir.path(), A);
         std::fs::create_dir(dir.path().join("bucket-epochs.tmp")).unwrap();
         epochs.own(vec![(PartId(1), owned(1, 1))]).unwrap_err();
         assert_eq!(epochs.of(PartId(1)), None);
@@ -249,12 +249,12 @@ mod tests {
     #[test]
     fn writers_of_other_partitions_keep_each_others_records() {
         let dir = tempfile::tempdir().unwrap();
-        let device: Arc<dyn FileSystem> = Arc::new(Disk);
+        let fs: Arc<dyn FileSystem> = Arc::new(Disk);
         std::thread::scope(|scope| {
             for part in 0..4 {
-                let (device, dir) = (&device, dir.path());
+                let (fs, dir) = (&fs, dir.path());
                 scope.spawn(move || {
-                    let mut epochs = read(device, dir, A);
+                    let mut epochs = read(fs, dir, A);
                     for version in 1..=50 {
                         epochs.own(vec![(PartId(part), owned(1, version))]).unwrap();
                         assert_eq!(epochs.of(PartId(part)), Some(owned(1, version)));
@@ -263,16 +263,16 @@ mod tests {
             }
         });
         for part in 0..4 {
-            assert_eq!(read(&device, dir.path(), A).of(PartId(part)), Some(owned(1, 50)));
+            assert_eq!(read(&fs, dir.path(), A).of(PartId(part)), Some(owned(1, 50)));
         }
     }
 
     /// Writes the file twice, with the power cut after so many operations. Returns the number of
     /// writes that were acknowledged.
-    fn write_twice(device: &CrashDevice, after: u64) -> usize {
+    fn write_twice(fs: &CrashFileSystem, after: u64) -> usize {
         let plan = Plan { fault: Fault::PowerLoss, after, sticky: true };
-        device.arm(Some(plan));
-        let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
+        fs.arm(Some(plan));
+        let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
         let Ok(mut epochs) = Epochs::read_on(shared, Path::new("g"), A) else { return 0 };
         let written =
             (1..=2).map_while(|version| epochs.own(vec![(PartId(0), owned(1, version))]).ok());
@@ -282,13 +282,13 @@ mod tests {
     /// Returns the first outcome of a loss of power that contradicts what was acknowledged.
     fn sweep(neglect: Option<Neglect>) -> Option<String> {
         for after in 0..1000 {
-            let device = CrashDevice::new(after);
-            device.create_dir(Path::new("g")).unwrap();
-            device.sync(Path::new("")).unwrap();
-            neglect.into_iter().for_each(|it| device.neglect(it));
-            let n_acknowledged = write_twice(&device, after) as u32;
+            let fs = CrashFileSystem::new(after);
+            fs.create_dir(Path::new("g")).unwrap();
+            fs.sync(Path::new("")).unwrap();
+            neglect.into_iter().for_each(|it| fs.neglect(it));
+            let n_acknowledged = write_twice(&fs, after) as u32;
             for seed in 0..20 {
-                let left: Arc<dyn FileSystem> = Arc::new(device.after_loss(seed));
+                let left: Arc<dyn FileSystem> = Arc::new(fs.after_loss(seed));
                 let found = match Epochs::read_on(left, Path::new("g"), A) {
                     Ok(epochs) => epochs.of(PartId(0)),
                     Err(error) => return Some(format!("after {after}, seed {seed}: {error}")),
@@ -298,7 +298,7 @@ mod tests {
                     return Some(format!("after {after}, seed {seed}: {found:?}"));
                 }
             }
-            if !device.has_struck() {
+            if !fs.has_struck() {
                 return None;
             }
         }

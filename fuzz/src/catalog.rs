@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::NodeId;
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::file_system::{Access, Change, FileSystem};
 use lodestore_store::verify::verify_rows;
 use lodestore_store::{EmbeddedStore, Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, View};
@@ -55,7 +55,7 @@ const UPDATES: [Op; 8] = [
 const N_PUTS: u32 = 4;
 
 thread_local! {
-    static UPDATED: CrashDevice = {
+    static UPDATED: CrashFileSystem = {
         let device = imported();
         let mut world = World::new(&device, Model::imported());
         UPDATES.iter().for_each(|op| world.act(op).expect("a sound device"));
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 /// Returns a device with a graph that has deltas, a prepared one too, and pending rows.
-fn updated() -> CrashDevice {
+fn updated() -> CrashFileSystem {
     UPDATED.with(|device| device.after_loss(0))
 }
 
@@ -87,7 +87,7 @@ pub fn run(data: &[u8]) {
     bounded(data.len(), || look(&device, &edits));
 }
 
-fn look(device: &CrashDevice, edits: &[Edit<'_>]) {
+fn look(device: &CrashFileSystem, edits: &[Edit<'_>]) {
     let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
     let graph = Graph::open_on(shared, Path::new(OUT)).expect("its description is sound");
     let options = OpenOptions { reader: ReaderKind::Pread };

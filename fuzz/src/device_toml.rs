@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::plan::DiskProfile;
 use lodestore_store::probe::{DEVICE_FILE, StoredProfile};
 
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
         let line = format!("checksum = \"{:08x}\"\n", crc32fast::hash(&text));
         text.splice(0..0, line.into_bytes());
     }
-    let (device, dir) = (CrashDevice::new(0), Path::new(""));
+    let (device, dir) = (CrashFileSystem::new(0), Path::new(""));
     let written = device.create(Path::new(DEVICE_FILE)).and_then(|mut file| file.append(&text));
     written.expect("room in memory");
     let Ok(stored) = bounded(text.len(), || StoredProfile::read(&device, dir)) else { return };
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) {
 
 /// Returns a usual disk, with and without its checksum line.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let (device, dir) = (CrashDevice::new(0), Path::new(""));
+    let (device, dir) = (CrashFileSystem::new(0), Path::new(""));
     StoredProfile::new(DiskProfile::default(), Vec::new(), 1_800_000_000)
         .write(&device, dir)
         .expect("room in memory");

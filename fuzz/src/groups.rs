@@ -6,7 +6,7 @@ use arbitrary::{Arbitrary, Unstructured};
 use lodestore_graph::PartId;
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::reader::{MemoryReader, RowReader};
 use lodestore_store::segment::{Segment, SegmentIdentity, SegmentWriter};
@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
     let Ok(input) = GroupInput::arbitrary(&mut Unstructured::new(data)) else { return };
     let (identity, codec) = input.identity();
     let file = input.file(&identity, codec);
-    let (device, path) = (CrashDevice::new(0), Path::new("feat.v1.seg"));
+    let (device, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
     device.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
     let Ok(segment) = bounded(file.len(), || Segment::open(&device, path, &identity)) else {
         return;
@@ -137,7 +137,7 @@ impl Group<'_> {
 
 /// Returns the header page of a sound segment.
 fn header_of(identity: &SegmentIdentity, codec: SegmentCodec) -> Vec<u8> {
-    let (device, path) = (CrashDevice::new(0), Path::new("s"));
+    let (device, path) = (CrashFileSystem::new(0), Path::new("s"));
     drop(SegmentWriter::create(&device, path, identity, codec).expect("a segment"));
     let file = device.open(path).expect("a segment");
     let mut page = vec![0; PAGE];

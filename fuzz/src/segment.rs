@@ -6,7 +6,7 @@ use std::path::Path;
 use lodestore_graph::PartId;
 use lodestore_store::codec::SegmentCodec;
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::layout::SegmentLayout;
 use lodestore_store::plan::{DiskProfile, ReadPlan};
 use lodestore_store::reader::{MemoryReader, RowReader};
@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     let expected = identity(shape);
     let mut file = expand(spelled);
     reseal(&mut file, seals);
-    let (device, path) = (CrashDevice::new(0), Path::new("feat.v1.seg"));
+    let (device, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
     device.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
     let opened = bounded(file.len(), || Segment::open(&device, path, &expected));
     let Ok(segment) = opened else { return };
@@ -82,7 +82,7 @@ fn list_at(file: &[u8], n_rows: usize) -> usize {
 /// with checksums that hold.
 pub fn seeds() -> Vec<Vec<u8>> {
     let spelled = |shape: u8, codec| {
-        let (device, path, identity) = (CrashDevice::new(0), Path::new("s"), identity(shape));
+        let (device, path, identity) = (CrashFileSystem::new(0), Path::new("s"), identity(shape));
         let rows: Vec<u32> = (0..identity.n_rows).map(listed_row).collect();
         let writer = match identity.delta_of {
             Some(_) => SegmentWriter::create_delta(&device, path, &identity, codec, &rows),

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Plan};
 use lodestore_store::update::Folding;
 use rustix::io::Errno;
 
@@ -80,8 +80,8 @@ fn plan(kind: u8, after: u8) -> Plan {
 
 thread_local! {
     /// The device with the imported graph.
-    static IMPORTED: CrashDevice = {
-        let device = CrashDevice::new(0);
+    static IMPORTED: CrashFileSystem = {
+        let device = CrashFileSystem::new(0);
         device.create_dir(Path::new("graphs")).expect("an empty device");
         device.sync(Path::new("")).expect("a sound device");
         let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
@@ -91,7 +91,7 @@ thread_local! {
 }
 
 /// Returns a device with the imported graph.
-pub(crate) fn imported() -> CrashDevice {
+pub(crate) fn imported() -> CrashFileSystem {
     IMPORTED.with(|device| device.after_loss(0))
 }
 
@@ -112,7 +112,7 @@ pub fn run(data: &[u8]) {
 }
 
 struct Run {
-    device: CrashDevice,
+    device: CrashFileSystem,
     world: World,
     is_armed: bool,
 }

@@ -137,7 +137,7 @@ impl Partitions {
             (false, None) => OpenMode::Read,
         };
         let moved = moved_from(&graph);
-        let profile = DiskProfile::load(&**graph.device(), graph.dir());
+        let profile = DiskProfile::load(&**graph.file_system(), graph.dir());
         // Shards have their own segment readers, so the store's reader shall use no memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         let arriving = if config.local_parts { Arrival::begun_in(&graph)? } else { Vec::new() };

@@ -88,7 +88,7 @@ impl Compaction<'_> {
         let identity = SegmentIdentity { segment, version, ..old.clone() };
         write_new_file(self.graph, self.part, name, &identity, |path| {
             let digest = self.rewrite(path, &identity, progress)?;
-            read_back_while(&**self.graph.device(), path, &identity, &mut || progress(0))?;
+            read_back_while(&**self.graph.file_system(), path, &identity, &mut || progress(0))?;
             Ok(digest)
         })
     }
@@ -108,8 +108,8 @@ impl Compaction<'_> {
         let mut pieces = Pieces::new(self.seen);
         let mut piece = vec![0; piece_rows as usize * row_bytes];
         let codec = self.codec(&mut pieces, identity.n_rows)?;
-        let device = &**self.graph.device();
-        let mut writer = SegmentWriter::create(device, path, identity, codec)?;
+        let fs = &**self.graph.file_system();
+        let mut writer = SegmentWriter::create(fs, path, identity, codec)?;
         let mut first = 0;
         while first < identity.n_rows {
             let n_rows = piece_rows.min(identity.n_rows - first);

@@ -83,7 +83,7 @@ impl EmbeddedStore {
         let specs = live.specs().into_iter();
         let tensors = specs.map(|(position, spec)| Ok((spec, views_of(position)?)));
         let tensors = tensors.collect::<Result<_, StoreError>>()?;
-        let profile = DiskProfile::load(&**live.graph().device(), live.graph().dir());
+        let profile = DiskProfile::load(&**live.graph().file_system(), live.graph().dir());
         Ok(Self { live, profile, tensors, scratch: PerProcess::new() })
     }
 

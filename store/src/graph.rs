@@ -38,7 +38,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// only some of them.
 #[derive(Clone, Debug)]
 pub struct Graph {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     meta: GraphMeta,
     book: PartitionBook,
@@ -50,10 +50,10 @@ impl Graph {
         Self::open_on(Arc::new(Disk), dir)
     }
 
-    /// Does as [`Graph::open`], on any device.
-    pub fn open_on(device: Arc<dyn FileSystem>, dir: &Path) -> Result<Self, StoreError> {
+    /// Does as [`Graph::open`], on any file system.
+    pub fn open_on(fs: Arc<dyn FileSystem>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
-        let text = read_text(&*device, &path, MAX_META_BYTES);
+        let text = read_text(&*fs, &path, MAX_META_BYTES);
         let text = text.map_err(StoreError::io(&path, "read"))?;
         let (meta, book) = GraphMeta::parse(&text).map_err(|source| match source {
             MetaError::Newer { found } => StoreError::NewerFormat {
@@ -63,17 +63,17 @@ impl Graph {
             },
             source => StoreError::Meta { file: path, source },
         })?;
-        Ok(Self { device, dir: dir.to_owned(), meta, book })
+        Ok(Self { fs, dir: dir.to_owned(), meta, book })
     }
 
     /// Returns a graph whose description comes from elsewhere than its `graph.toml`.
     pub(crate) fn of(
-        device: Arc<dyn FileSystem>,
+        fs: Arc<dyn FileSystem>,
         dir: &Path,
         meta: GraphMeta,
         book: PartitionBook,
     ) -> Self {
-        Self { device, dir: dir.to_owned(), meta, book }
+        Self { fs, dir: dir.to_owned(), meta, book }
     }
 
     /// Returns what `graph.toml` says.
@@ -96,8 +96,8 @@ impl Graph {
 
     /// Returns where the graph's files live.
     #[must_use]
-    pub fn device(&self) -> &Arc<dyn FileSystem> {
-        &self.device
+    pub fn file_system(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
     }
 
     /// Returns the folder of the graph.
@@ -115,7 +115,7 @@ impl Graph {
     /// Returns the partitions whose folders are on this machine, ascending.
     #[must_use]
     pub fn local_parts(&self) -> Vec<PartId> {
-        self.book.parts().filter(|&part| self.device.exists(&self.part_dir(part))).collect()
+        self.book.parts().filter(|&part| self.fs.exists(&self.part_dir(part))).collect()
     }
 
     /// Fails with [`StoreError::NoPart`] for a partition that the graph does not have.
@@ -180,13 +180,13 @@ impl Graph {
     /// Opens the catalog of a partition for reading.
     pub fn catalog(&self, part: PartId) -> Result<Catalog, StoreError> {
         let dir = self.catalog_dir(part)?;
-        Catalog::open_read_only(&*self.device, &dir, self.meta.uuid, part)
+        Catalog::open_read_only(&*self.fs, &dir, self.meta.uuid, part)
     }
 
     /// Opens the catalog of a partition for writing, by one process at a time.
     pub(crate) fn catalog_for_writing(&self, part: PartId) -> Result<Catalog, StoreError> {
         let dir = self.catalog_dir(part)?;
-        Catalog::open_for_writing(&*self.device, &dir, self.meta.uuid, part)
+        Catalog::open_for_writing(&*self.fs, &dir, self.meta.uuid, part)
     }
 
     /// Opens the segment under `tensor` in a partition and checks all of it but its rows.
@@ -207,7 +207,7 @@ impl Graph {
     ) -> Result<T, StoreError> {
         for _ in 1..MAX_ATTEMPTS {
             match self.catalog(part).and_then(&read) {
-                Err(error) if error.is_gone() && self.device.waits() => thread::sleep(RETRY_PAUSE),
+                Err(error) if error.is_gone() && self.fs.waits() => thread::sleep(RETRY_PAUSE),
                 Err(error) if error.is_gone() => {}
                 done => return done,
             }
@@ -275,14 +275,14 @@ impl Graph {
         version: u32,
     ) -> Result<Option<Segment>, StoreError> {
         let path = self.part_dir(part).join(file);
-        let reader = self.device.open(&path).map_err(StoreError::io(&path, "open"))?;
+        let reader = self.fs.open(&path).map_err(StoreError::io(&path, "open"))?;
         let Some(found) = identity_of(&*reader) else { return Ok(None) };
         let mut expected = self.segment_identity(part, tensor, version, found.segment);
         if file.ends_with(".delta") {
             expected.delta_of = Some(expected.n_rows);
             expected.n_rows = found.n_rows;
         }
-        Segment::open(&*self.device, &path, &expected).map(Some)
+        Segment::open(&*self.fs, &path, &expected).map(Some)
     }
 
     fn open_file(
@@ -291,7 +291,7 @@ impl Graph {
         record: &SegmentRecord,
     ) -> Result<Segment, StoreError> {
         let path = self.part_dir(identity.part).join(&record.file);
-        let segment = open_pinned(&*self.device, &path, identity)?;
+        let segment = open_pinned(&*self.fs, &path, identity)?;
         check_digest(&segment, record)?;
         Ok(segment)
     }
@@ -336,13 +336,13 @@ impl Graph {
 /// Opens a segment and pins it. It is gone, with [`io::ErrorKind::NotFound`] or
 /// [`io::ErrorKind::WouldBlock`], if it was removed or is about to be.
 pub(crate) fn open_pinned(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
-    let segment = Segment::open(device, path, identity)?;
+    let segment = Segment::open(fs, path, identity)?;
     segment.file().pin().map_err(StoreError::io(path, "pin"))?;
-    if !device.exists(path) {
+    if !fs.exists(path) {
         return Err(StoreError::io(path, "pin")(io::ErrorKind::NotFound.into()));
     }
     Ok(segment)

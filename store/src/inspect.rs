@@ -220,7 +220,7 @@ impl LayerSummary {
 }
 
 fn device_of(graph: &Graph) -> DiskSummary {
-    let (stored, fault) = match StoredProfile::read(&**graph.device(), graph.dir()) {
+    let (stored, fault) = match StoredProfile::read(&**graph.file_system(), graph.dir()) {
         Ok(stored) => (stored, None),
         Err(error) => (None, Some(error.to_string())),
     };
@@ -350,7 +350,9 @@ mod tests {
         assert_eq!((choice(0).auto.as_deref(), choice(0).zstd_bytes), (Some("raw"), None));
         assert!(choice(0).reason.contains("less than 1 MiB"), "{}", choice(0).reason);
         let profile = DiskProfile { iops: 5.0, ..DiskProfile::default() };
-        StoredProfile::new(profile, Vec::new(), 7).write(&**graph.device(), graph.dir()).unwrap();
+        StoredProfile::new(profile, Vec::new(), 7)
+            .write(&**graph.file_system(), graph.dir())
+            .unwrap();
         let device = inspect(&graph).unwrap().device;
         assert_eq!((device.iops, device.measured_unix_s, device.fault), (5.0, Some(7), None));
         fs::write(graph.dir().join(crate::probe::DEVICE_FILE), "nonsense").unwrap();

@@ -24,27 +24,27 @@ pub(crate) fn write_new_file(
     identity: &SegmentIdentity,
     write: impl FnOnce(&Path) -> Result<SegmentDigest, StoreError>,
 ) -> Result<(SegmentRecord, Segment), StoreError> {
-    let (device, dir) = (&**graph.device(), graph.part_dir(part));
+    let (fs, dir) = (&**graph.file_system(), graph.part_dir(part));
     let path = dir.join(&name);
     let temporary = temporary_of(&path);
     // No record names these. An unfinished file is left from a failure; a finished one may be all
     // that is left of rows that a catalog restored from an old copy knows nothing of.
-    remove_if_there(device, &temporary)?;
-    if device.exists(&path) {
-        let to = quarantine(device, &path)?;
+    remove_if_there(fs, &temporary)?;
+    if fs.exists(&path) {
+        let to = quarantine(fs, &path)?;
         let (path, to) = (path.display(), to.display());
         tracing::warn!("{path}: in the way, and named by no record; moved to {to}");
     }
     let written = write(&temporary).and_then(|digest| {
-        device.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
-        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
+        fs.rename(&temporary, &path).map_err(StoreError::io(&path, "move a segment to"))?;
+        fs.sync(&dir).map_err(StoreError::io(&dir, "sync"))?;
         let record = SegmentRecord::new(identity, digest, name);
-        let segment = open_pinned(device, &path, identity)?;
+        let segment = open_pinned(fs, &path, identity)?;
         check_digest(&segment, &record)?;
         Ok((record, segment))
     });
     if written.is_err() {
-        [&temporary, &path].into_iter().for_each(|left| discard(device, left));
+        [&temporary, &path].into_iter().for_each(|left| discard(fs, left));
     }
     written
 }
@@ -57,15 +57,15 @@ pub(crate) const PROBE_NAMES: [&str; 2] = ["rename-probe.tmp", "rename-probe"];
 ///
 /// `dir` is locked, or known to this process alone. Any other failure, such as a full disk, is left
 /// to who meets it.
-pub(crate) fn check_moves(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+pub(crate) fn check_moves(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
     let [from, to] = PROBE_NAMES.map(|name| dir.join(name));
     // What a crash has left.
-    [&from, &to].into_iter().for_each(|left| discard(device, left));
-    if device.create(&from).is_err() {
+    [&from, &to].into_iter().for_each(|left| discard(fs, left));
+    if fs.create(&from).is_err() {
         return Ok(());
     }
-    let moved = device.rename(&from, &to);
-    [&from, &to].into_iter().for_each(|left| discard(device, left));
+    let moved = fs.rename(&from, &to);
+    [&from, &to].into_iter().for_each(|left| discard(fs, left));
     match moved {
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             Err(StoreError::Unsuited { dir: dir.to_owned(), reason: error.to_string() })
@@ -83,33 +83,33 @@ pub(crate) fn temporary_of(path: &Path) -> PathBuf {
 
 /// Puts a file of these bytes at `path`, whole and durably, or leaves what is there.
 pub(crate) fn replace_file(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     bytes: &[u8],
 ) -> Result<(), StoreError> {
     let temporary = temporary_of(path);
-    remove_if_there(device, &temporary)?;
+    remove_if_there(fs, &temporary)?;
     let write = || {
-        let mut file = device.create(&temporary)?;
+        let mut file = fs.create(&temporary)?;
         file.append(bytes)?;
         file.sync()?;
-        device.replace(&temporary, path)?;
-        path.parent().map_or(Ok(()), |dir| device.sync(dir))
+        fs.replace(&temporary, path)?;
+        path.parent().map_or(Ok(()), |dir| fs.sync(dir))
     };
     write().map_err(StoreError::io(path, "write"))
 }
 
 /// Removes a file that no record names; the next opening for writing does it where that fails.
-pub(crate) fn discard(device: &dyn FileSystem, path: &Path) {
-    if let Err(error) = remove_if_there(device, path) {
+pub(crate) fn discard(fs: &dyn FileSystem, path: &Path) {
+    if let Err(error) = remove_if_there(fs, path) {
         tracing::warn!("{error}; the next opening for writing removes it");
     }
 }
 
 /// Removes a file if there is one.
-pub(crate) fn remove_if_there(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
-    if !device.exists(path) {
+pub(crate) fn remove_if_there(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    if !fs.exists(path) {
         return Ok(());
     }
-    device.remove_file(path).map_err(StoreError::io(path, "remove"))
+    fs.remove_file(path).map_err(StoreError::io(path, "remove"))
 }

@@ -13,14 +13,11 @@ const MAX_QUARANTINED: u32 = 1_000_000;
 
 /// Returns where [`quarantine`] would move what is at `path`: the first free name in the quarantine
 /// of its folder.
-pub(crate) fn quarantine_place(
-    device: &dyn FileSystem,
-    path: &Path,
-) -> Result<PathBuf, StoreError> {
+pub(crate) fn quarantine_place(fs: &dyn FileSystem, path: &Path) -> Result<PathBuf, StoreError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = path.with_file_name(QUARANTINE_DIR);
-    let taken = match device.exists(&folder) {
-        true => device.list(&folder).map_err(StoreError::io(&folder, "list"))?,
+    let taken = match fs.exists(&folder) {
+        true => fs.list(&folder).map_err(StoreError::io(&folder, "list"))?,
         false => Vec::new(),
     };
     let is_free = |place: &String| taken.iter().all(|entry| entry.name != *place);
@@ -30,21 +27,21 @@ pub(crate) fn quarantine_place(
 }
 
 /// Moves what is at `path` to the quarantine of its folder, durably; returns where it is then.
-pub(crate) fn quarantine(device: &dyn FileSystem, path: &Path) -> Result<PathBuf, StoreError> {
-    let to = quarantine_place(device, path)?;
+pub(crate) fn quarantine(fs: &dyn FileSystem, path: &Path) -> Result<PathBuf, StoreError> {
+    let to = quarantine_place(fs, path)?;
     let dir = path.parent().unwrap_or(path);
-    let folder = make_quarantine(device, dir)?;
-    device.rename(path, &to).map_err(StoreError::io(path, "move"))?;
+    let folder = make_quarantine(fs, dir)?;
+    fs.rename(path, &to).map_err(StoreError::io(path, "move"))?;
     for dir in [&folder, dir] {
-        device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+        fs.sync(dir).map_err(StoreError::io(dir, "sync"))?;
     }
     Ok(to)
 }
 
 /// Makes the quarantine of a folder, durably, if it is not there; returns its path.
-pub(crate) fn make_quarantine(device: &dyn FileSystem, dir: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn make_quarantine(fs: &dyn FileSystem, dir: &Path) -> Result<PathBuf, StoreError> {
     let folder = dir.join(QUARANTINE_DIR);
-    device.create_dir(&folder).map_err(StoreError::io(&folder, "create"))?;
-    device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+    fs.create_dir(&folder).map_err(StoreError::io(&folder, "create"))?;
+    fs.sync(dir).map_err(StoreError::io(dir, "sync"))?;
     Ok(folder)
 }

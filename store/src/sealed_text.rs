@@ -40,12 +40,8 @@ pub(crate) fn format_version(body: &str) -> Result<u32, toml::de::Error> {
 }
 
 /// Reads a text; a longer file than any of ours is cut, and its checksum detects that.
-pub(crate) fn read_text(
-    device: &dyn FileSystem,
-    path: &Path,
-    max_bytes: u64,
-) -> io::Result<String> {
-    let file = device.open(path)?;
+pub(crate) fn read_text(fs: &dyn FileSystem, path: &Path, max_bytes: u64) -> io::Result<String> {
+    let file = fs.open(path)?;
     let mut text = vec![0; file.len_bytes()?.min(max_bytes) as usize];
     file.read_exact_at(&mut text, 0)?;
     // Bytes outside UTF-8 change here, and the checksum detects that.

@@ -210,7 +210,7 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use lodestore_store::file_system::Disk;
-    use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
+    use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Plan};
     use proptest::prelude::*;
 
     use super::*;
@@ -290,7 +290,7 @@ mod tests {
     fn a_power_loss_leaves_the_old_file_or_the_new_one() {
         let new: HotRows = [("feat".to_owned(), vec![1])].into();
         for after in 0.. {
-            let (device, dir) = (CrashDevice::new(after), Path::new("state"));
+            let (device, dir) = (CrashFileSystem::new(after), Path::new("state"));
             device.create_dir(dir).unwrap();
             device.sync(Path::new("")).unwrap();
             write(&device, dir, OWNER, &some()).unwrap();

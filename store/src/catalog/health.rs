@@ -51,9 +51,9 @@ struct Failure {
 }
 
 impl Health {
-    /// Makes that of a catalog on `device` whose writes have not failed.
-    pub(super) fn new(device: &dyn FileSystem) -> Self {
-        let pause = if device.waits() { LOOK_PAUSE } else { Duration::ZERO };
+    /// Makes that of a catalog on `fs` whose writes have not failed.
+    pub(super) fn new(fs: &dyn FileSystem) -> Self {
+        let pause = if fs.waits() { LOOK_PAUSE } else { Duration::ZERO };
         Self { pause, ..Self::default() }
     }
 

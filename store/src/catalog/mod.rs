@@ -85,14 +85,14 @@ impl Catalog {
     /// Creates the catalog of partition `part` in `dir`, which must not hold one; it keeps
     /// `graph_text`, that of `graph.toml`.
     pub fn create(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
         graph_text: &str,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, Access::Create).map_err(failed(dir))?;
-        let health = Health::new(device);
+        let pairs = fs.key_values(dir, Access::Create).map_err(failed(dir))?;
+        let health = Health::new(fs);
         let catalog = Self { dir: dir.to_owned(), pairs, health, guard: None };
         catalog.write(&[
             identity_change(graph, part.0.into()),
@@ -103,12 +103,12 @@ impl Catalog {
 
     /// Opens the catalog in `dir` for reading and checks that it is partition `part` of `graph`.
     pub fn open_read_only(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let catalog = Self::open_unchecked(device, dir, Access::Read)?;
+        let catalog = Self::open_unchecked(fs, dir, Access::Read)?;
         catalog.check_identity(graph, part)?;
         Ok(catalog)
     }
@@ -117,24 +117,24 @@ impl Catalog {
     ///
     /// Fails with [`StoreError::Locked`] while anybody else has it open for writing.
     pub fn open_for_writing(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         dir: &Path,
         graph: Uuid,
         part: PartId,
     ) -> Result<Self, StoreError> {
-        let guard = lock_partition(device, dir.parent().unwrap_or(dir))?;
-        let catalog = Self::open_unchecked(device, dir, Access::Write)?;
+        let guard = lock_partition(fs, dir.parent().unwrap_or(dir))?;
+        let catalog = Self::open_unchecked(fs, dir, Access::Write)?;
         catalog.check_identity(graph, part)?;
         Ok(Self { guard: Some(Arc::new(guard)), ..catalog })
     }
 
     /// Opens the catalog in `dir`, whoever's it is.
     pub(crate) fn open_unchecked(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         dir: &Path,
         access: Access,
     ) -> Result<Self, StoreError> {
-        let pairs = device.key_values(dir, access).map_err(|error| match error.kind() {
+        let pairs = fs.key_values(dir, access).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock if access == Access::Write => {
                 StoreError::Locked { dir: dir.to_owned() }
             }
@@ -146,7 +146,7 @@ impl Catalog {
                 None => failed(dir)(error),
             },
         })?;
-        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(device), guard: None })
+        Ok(Self { dir: dir.to_owned(), pairs, health: Health::new(fs), guard: None })
     }
 
     /// Records the segments of `version` by tensor and makes it the current one: all of it or
@@ -273,17 +273,17 @@ fn identity_change(graph: Uuid, part: u32) -> Change {
 ///
 /// Fails with [`StoreError::Locked`] while another process holds it, and with
 /// [`StoreError::Unsuited`] on a file system that lacks locks or moves of files.
-pub(crate) fn lock_partition(device: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
-    let guard = lock_folder(device, dir)?;
-    check_moves(device, dir)?;
+pub(crate) fn lock_partition(fs: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
+    let guard = lock_folder(fs, dir)?;
+    check_moves(fs, dir)?;
     Ok(guard)
 }
 
 /// Locks the folder of a partition, or that of a graph.
 ///
 /// Fails with [`StoreError::Locked`] while another process holds it.
-pub(crate) fn lock_folder(device: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
-    device.lock(dir).map_err(|error| match error.kind() {
+pub(crate) fn lock_folder(fs: &dyn FileSystem, dir: &Path) -> Result<Guard, StoreError> {
+    fs.lock(dir).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock => StoreError::Locked { dir: dir.to_owned() },
         ErrorKind::Unsupported => {
             StoreError::Unsuited { dir: dir.to_owned(), reason: error.to_string() }

@@ -34,7 +34,7 @@ pub enum FetchCheck {
 /// A file of a manifest that is coming.
 #[derive(Debug)]
 pub struct FetchedFile {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     path: PathBuf,
     temporary: PathBuf,
     identity: SegmentIdentity,
@@ -75,22 +75,22 @@ impl FetchedFile {
         check: FetchCheck,
     ) -> Result<Option<Self>, StoreError> {
         let (identity, record) = find(graph, manifest, name)?;
-        let device = Arc::clone(graph.device());
+        let fs = Arc::clone(graph.file_system());
         let path = graph.part_dir(manifest.part).join(name);
         let temporary = temporary_of(&path);
-        if device.exists(&path) {
+        if fs.exists(&path) {
             // Its rows were checked and synced before it was given its name.
-            let open = Segment::open(&*device, &path, &identity);
+            let open = Segment::open(&*fs, &path, &identity);
             if open.and_then(|segment| check_digest(&segment, &record)).is_ok() {
-                let renamed = device.replace(&path, &temporary);
+                let renamed = fs.replace(&path, &temporary);
                 renamed.map_err(StoreError::io(&temporary, "rename to"))?;
-                give_name(&*device, &temporary, &path)?;
+                give_name(&*fs, &temporary, &path)?;
                 return Ok(None);
             }
         }
         let mut sums = (check == FetchCheck::AsReceived).then(|| PageSums::new(&identity));
-        let (file, n_bytes) = begin_or_continue(&*device, &temporary, expected, &mut sums)?;
-        Ok(Some(Self { device, path, temporary, identity, record, file, n_bytes, sums }))
+        let (file, n_bytes) = begin_or_continue(&*fs, &temporary, expected, &mut sums)?;
+        Ok(Some(Self { fs, path, temporary, identity, record, file, n_bytes, sums }))
     }
 
     /// Does as [`FetchedFile::begin`], in the folder of `live`; `None` also for a file that it
@@ -132,19 +132,19 @@ impl FetchedFile {
     pub fn finish(mut self) -> Result<(), StoreError> {
         let synced = self.file.sync().map_err(StoreError::io(&self.temporary, "sync"));
         if let Err(error) = synced.and_then(|()| self.check()) {
-            let removed = self.device.remove_file(&self.temporary);
+            let removed = self.fs.remove_file(&self.temporary);
             removed.map_err(StoreError::io(&self.temporary, "remove"))?;
             return Err(error);
         }
-        give_name(&*self.device, &self.temporary, &self.path)
+        give_name(&*self.fs, &self.temporary, &self.path)
     }
 
     fn check(&self) -> Result<(), StoreError> {
         let Some(sums) = &self.sums else {
-            let segment = read_back(&*self.device, &self.temporary, &self.identity)?;
+            let segment = read_back(&*self.fs, &self.temporary, &self.identity)?;
             return check_digest(&segment, &self.record);
         };
-        let segment = Segment::open(&*self.device, &self.temporary, &self.identity)?;
+        let segment = Segment::open(&*self.fs, &self.temporary, &self.identity)?;
         sums.check(&segment)?;
         check_digest(&segment, &self.record)
     }
@@ -186,32 +186,32 @@ impl PageSums {
 }
 
 /// Moves a synced file to its name, durably.
-fn give_name(device: &dyn FileSystem, temporary: &Path, path: &Path) -> Result<(), StoreError> {
-    device.replace(temporary, path).map_err(StoreError::io(path, "rename to"))?;
+fn give_name(fs: &dyn FileSystem, temporary: &Path, path: &Path) -> Result<(), StoreError> {
+    fs.replace(temporary, path).map_err(StoreError::io(path, "rename to"))?;
     let dir = path.parent().expect("a file of a partition is in its folder");
-    device.sync(dir).map_err(StoreError::io(dir, "sync")).inspect_err(|_| {
+    fs.sync(dir).map_err(StoreError::io(dir, "sync")).inspect_err(|_| {
         // A loss of power may take the name, whatever is synced later: it is given again.
-        discard(device, path);
+        discard(fs, path);
     })
 }
 
 /// Creates a file with the bytes of an earlier try, if there are at most `expected`; returns their
 /// number.
 fn begin_or_continue(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     expected: u64,
     sums: &mut Option<PageSums>,
 ) -> Result<(Box<dyn FileWriter>, u64), StoreError> {
     let mut earlier = None;
-    if device.exists(path) {
-        let len = device.open(path).and_then(|file| Ok((file.len_bytes()?, file)));
+    if fs.exists(path) {
+        let len = fs.open(path).and_then(|file| Ok((file.len_bytes()?, file)));
         let (n_bytes, file) = len.map_err(StoreError::io(path, "read the length of"))?;
         earlier = (n_bytes <= expected).then_some((n_bytes, file));
         // The open file keeps its bytes.
-        device.remove_file(path).map_err(StoreError::io(path, "remove"))?;
+        fs.remove_file(path).map_err(StoreError::io(path, "remove"))?;
     }
-    let mut file = device.create(path).map_err(StoreError::io(path, "create"))?;
+    let mut file = fs.create(path).map_err(StoreError::io(path, "create"))?;
     let Some((n_bytes, earlier)) = earlier else {
         return Ok((file, 0));
     };

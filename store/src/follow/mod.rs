@@ -42,12 +42,12 @@ impl FollowedFolder {
     ///
     /// Fails with [`StoreError::FollowRefused`] for a folder with partitions of its own.
     pub fn open(dir: &Path, writers: &str) -> Result<Self, StoreError> {
-        let device = Disk;
-        if !device.exists(dir) {
-            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+        let fs = Disk;
+        if !fs.exists(dir) {
+            fs.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
         }
         let file = dir.join(FOLLOWS_FILE);
-        if !device.exists(&file) && device.exists(&dir.join(META_FILE)) {
+        if !fs.exists(&file) && fs.exists(&dir.join(META_FILE)) {
             let graph = Graph::open(dir)?;
             if let Some(&part) = graph.local_parts().first() {
                 let reason = format!(
@@ -57,16 +57,16 @@ impl FollowedFolder {
                 return Err(StoreError::FollowRefused { part, reason });
             }
         }
-        replace_file(&device, &file, writers.as_bytes())?;
+        replace_file(&fs, &file, writers.as_bytes())?;
         Ok(Self { dir: dir.to_owned() })
     }
 
     /// Makes a follower's folder one that may be written again, durably; another folder stays as it
     /// is.
     pub fn end(dir: &Path) -> Result<(), StoreError> {
-        let (device, file) = (Disk, dir.join(FOLLOWS_FILE));
-        remove_if_there(&device, &file)?;
-        device.sync(dir).map_err(StoreError::io(dir, "sync"))
+        let (fs, file) = (Disk, dir.join(FOLLOWS_FILE));
+        remove_if_there(&fs, &file)?;
+        fs.sync(dir).map_err(StoreError::io(dir, "sync"))
     }
 
     /// Fails where the folder has a graph that is another than that of this manifest.
@@ -101,7 +101,7 @@ impl FollowedFolder {
             return Ok(false);
         }
         let graph = Graph::open(&self.dir)?;
-        Ok(graph.device().exists(&graph.part_dir(part)))
+        Ok(graph.file_system().exists(&graph.part_dir(part)))
     }
 }
 
@@ -109,8 +109,8 @@ impl Graph {
     /// Returns the writer's addresses, where the graph's folder is a follower's.
     pub(crate) fn follows(&self) -> Result<Option<String>, StoreError> {
         let path = self.dir().join(FOLLOWS_FILE);
-        let device: &Arc<dyn FileSystem> = self.device();
-        let file = match device.open(&path) {
+        let fs: &Arc<dyn FileSystem> = self.file_system();
+        let file = match fs.open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             file => file.map_err(StoreError::io(&path, "open"))?,
         };
@@ -125,12 +125,12 @@ impl Graph {
     /// Removes files of a partition that a manifest does not name: those of a fetch that was cut
     /// off and is over. Files that a process reads stay.
     pub fn remove_strays(&self, manifest: &Manifest) -> Result<(), StoreError> {
-        let (device, dir) = (&**self.device(), self.part_dir(manifest.part));
-        let entries = device.list(&dir).map_err(StoreError::io(&dir, "list"))?;
+        let (fs, dir) = (&**self.file_system(), self.part_dir(manifest.part));
+        let entries = fs.list(&dir).map_err(StoreError::io(&dir, "list"))?;
         for entry in entries {
             let name = entry.name.strip_suffix(TEMPORARY_SUFFIX).unwrap_or(&entry.name);
             if is_segment_file(name) && !manifest.files().any(|it| it == entry.name) {
-                remove_unpinned(device, &dir.join(&entry.name));
+                remove_unpinned(fs, &dir.join(&entry.name));
             }
         }
         Ok(())

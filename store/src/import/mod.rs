@@ -76,7 +76,7 @@ pub enum ImportError {
 /// A graph that is being built.
 #[derive(Debug)]
 pub struct Importer {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     out: PathBuf,
     staging: PathBuf,
     uuid: Uuid,
@@ -93,21 +93,21 @@ impl Importer {
         Self::begin_on(Arc::new(Disk), out)
     }
 
-    /// Does as [`Importer::begin`], on any device.
-    pub fn begin_on(device: Arc<dyn FileSystem>, out: &Path) -> Result<Self, ImportError> {
-        if device.exists(out) {
+    /// Does as [`Importer::begin`], on any file system.
+    pub fn begin_on(fs: Arc<dyn FileSystem>, out: &Path) -> Result<Self, ImportError> {
+        if fs.exists(out) {
             return Err(ImportError::Exists { out: out.to_owned() });
         }
         let uuid = Uuid::new_v4();
         let mut name = out.file_name().unwrap_or_default().to_owned();
         name.push(format!(".importing-{uuid}"));
         let staging = out.with_file_name(name);
-        device.create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
+        fs.create_dir(&staging).map_err(StoreError::io(&staging, "create"))?;
         let (tensors, records) = (Vec::new(), Vec::new());
         let (out, committed) = (out.to_owned(), false);
-        let this = Self { device, out, staging, uuid, tensors, records, committed };
+        let this = Self { fs, out, staging, uuid, tensors, records, committed };
         // What a graph needs once it is written to is tried before hours of work.
-        check_moves(&*this.device, &this.staging)?;
+        check_moves(&*this.fs, &this.staging)?;
         Ok(this)
     }
 
@@ -126,7 +126,7 @@ impl Importer {
     /// Makes the staged folder of a partition, if it is not there yet.
     pub fn part_dir(&self, part: PartId) -> Result<PathBuf, ImportError> {
         let dir = graph::part_dir(&self.staging, part);
-        self.device.create_dir(&dir).map_err(StoreError::io(&dir, "create"))?;
+        self.fs.create_dir(&dir).map_err(StoreError::io(&dir, "create"))?;
         Ok(dir)
     }
 
@@ -179,20 +179,20 @@ impl Importer {
             self.write_catalog(part, &meta)?;
         }
         let meta_path = self.staging.join(META_FILE);
-        let written = self.device.create(&meta_path);
+        let written = self.fs.create(&meta_path);
         written
             .and_then(|mut file| file.append(meta.to_text().as_bytes()))
             .map_err(StoreError::io(&meta_path, "write"))?;
         // What readers will do first must work before anybody can see the graph.
-        let staged = Graph::open_on(Arc::clone(&self.device), &self.staging)?;
+        let staged = Graph::open_on(Arc::clone(&self.fs), &self.staging)?;
         for part in book.parts() {
             // One after the other: all of them may be more files than a process may have open.
             EmbeddedStore::from_graph(staged.clone(), Some(&[part]))?;
         }
-        sync_tree(&*self.device, &self.staging)?;
+        sync_tree(&*self.fs, &self.staging)?;
         self.publish()?;
-        let (device, out) = (Arc::clone(&self.device), self.out.clone());
-        Ok(Graph::open_on(device, &out)?)
+        let (fs, out) = (Arc::clone(&self.fs), self.out.clone());
+        Ok(Graph::open_on(fs, &out)?)
     }
 
     fn write_tensor(
@@ -211,7 +211,7 @@ impl Importer {
         let tensor = check_source(name, source, book.n_nodes())?;
         let (dir, row_bytes) = (parent_of(&self.out), tensor.row_bytes());
         let table = || {
-            let disk = DiskProfile::load(&*self.device, dir);
+            let disk = DiskProfile::load(&*self.fs, dir);
             SampledTable::new(dir.join(name), book.n_nodes(), row_bytes, disk)
         };
         let codec = options.codec.settle(row_bytes, table, |first, sample| {
@@ -235,7 +235,7 @@ impl Importer {
             let path = self.part_dir(part)?.join(graph::segment_file(name, FIRST_VERSION));
             let mut report = |done: u64| progress(u64::from(range.start) + done, total);
             let rows = SourceRows { source, nan: options.nan, codec, rows };
-            let record = write_segment(&*self.device, &path, &identity, rows, &mut report)?;
+            let record = write_segment(&*self.fs, &path, &identity, rows, &mut report)?;
             self.records.push((part, record));
         }
         self.tensors.push(tensor);
@@ -244,7 +244,7 @@ impl Importer {
 
     fn write_catalog(&self, part: PartId, meta: &GraphMeta) -> Result<(), ImportError> {
         let dir = graph::catalog_dir(&self.part_dir(part)?);
-        let catalog = Catalog::create(&*self.device, &dir, self.uuid, part, &meta.to_text())?;
+        let catalog = Catalog::create(&*self.fs, &dir, self.uuid, part, &meta.to_text())?;
         let records = self.records.iter().filter(|(of, _)| *of == part);
         let segments = self.tensors.iter().zip(records);
         let segments = segments.map(|(tensor, (_, record))| (tensor.name.as_str(), record));
@@ -255,7 +255,7 @@ impl Importer {
 
     /// Moves the staged folder to its place, which must still be free.
     fn publish(&mut self) -> Result<(), ImportError> {
-        match self.device.rename(&self.staging, &self.out) {
+        match self.fs.rename(&self.staging, &self.out) {
             Ok(()) => self.committed = true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(ImportError::Exists { out: self.out.clone() });
@@ -264,7 +264,7 @@ impl Importer {
                 return Err(StoreError::io(&self.out, "move the graph to")(error).into());
             }
         }
-        Ok(sync(&*self.device, parent_of(&self.out))?)
+        Ok(sync(&*self.fs, parent_of(&self.out))?)
     }
 }
 
@@ -278,7 +278,7 @@ fn parent_of(path: &Path) -> &Path {
 impl Drop for Importer {
     fn drop(&mut self) {
         if !self.committed
-            && let Err(error) = self.device.remove_dir_all(&self.staging)
+            && let Err(error) = self.fs.remove_dir_all(&self.staging)
         {
             tracing::warn!("cannot remove {}: {error}; delete it", self.staging.display());
         }
@@ -286,16 +286,16 @@ impl Drop for Importer {
 }
 
 /// Syncs every file and folder below `dir`, and `dir` itself last.
-fn sync_tree(device: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
-    for entry in device.list(dir).map_err(StoreError::io(dir, "list"))? {
+fn sync_tree(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+    for entry in fs.list(dir).map_err(StoreError::io(dir, "list"))? {
         let path = dir.join(&entry.name);
-        if entry.is_dir { sync_tree(device, &path)? } else { sync(device, &path)? }
+        if entry.is_dir { sync_tree(fs, &path)? } else { sync(fs, &path)? }
     }
-    sync(device, dir)
+    sync(fs, dir)
 }
 
-fn sync(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
-    device.sync(path).map_err(StoreError::io(path, "sync"))
+fn sync(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    fs.sync(path).map_err(StoreError::io(path, "sync"))
 }
 
 /// Rows of a source, by their numbers in it, and how they are imported.
@@ -310,7 +310,7 @@ pub(crate) struct SourceRows<'a> {
 
 /// Writes rows of a source as the segment `path`; `report` receives the rows done.
 pub(crate) fn write_segment(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
     rows: SourceRows<'_>,
@@ -318,7 +318,7 @@ pub(crate) fn write_segment(
 ) -> Result<SegmentRecord, ImportError> {
     let SourceRows { source, nan, codec, rows } = rows;
     let row_bytes = identity.tensor.row_bytes();
-    let mut writer = SegmentWriter::create(device, path, identity, codec)?;
+    let mut writer = SegmentWriter::create(fs, path, identity, codec)?;
     let chunk_rows = (CHUNK_BYTES / row_bytes).max(1);
     let mut buffer = vec![0u8; chunk_rows.min(rows.len()) * row_bytes];
     let mut done = 0;
@@ -334,7 +334,7 @@ pub(crate) fn write_segment(
     }
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let record = SegmentRecord::new(identity, writer.finish()?, file);
-    check_digest(&read_back(device, path, identity)?, &record)?;
+    check_digest(&read_back(fs, path, identity)?, &record)?;
     Ok(record)
 }
 

@@ -85,13 +85,13 @@ impl StoredProfile {
     }
 
     /// Reads the profile kept with the graph in `dir`; `None` where there is none.
-    pub fn read(device: &dyn FileSystem, dir: &Path) -> Result<Option<Self>, ProfileError> {
+    pub fn read(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Self>, ProfileError> {
         let path = dir.join(DEVICE_FILE);
         let failed = |reason, origin| {
             let (file, newer_format) = (path.clone(), None);
             ProfileError { file, reason, origin, newer_format }
         };
-        let text = match read_text(device, &path, MAX_BYTES) {
+        let text = match read_text(fs, &path, MAX_BYTES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| failed(error.to_string(), ErrorOrigin::of(&error)))?,
         };
@@ -103,20 +103,20 @@ impl StoredProfile {
     }
 
     /// Keeps the profile with the graph in `dir`: the old file is there, or the new one is.
-    pub fn write(&self, device: &dyn FileSystem, dir: &Path) -> Result<(), ProfileError> {
+    pub fn write(&self, fs: &dyn FileSystem, dir: &Path) -> Result<(), ProfileError> {
         let path = dir.join(DEVICE_FILE);
         // Its own name for each writer: a second one at the same time must not mix with this one.
         let temporary = dir.join(format!(".{DEVICE_FILE}.{}", uuid::Uuid::new_v4()));
         let write = || -> io::Result<()> {
-            let mut file = device.create(&temporary)?;
+            let mut file = fs.create(&temporary)?;
             file.append(self.to_text()?.as_bytes())?;
             file.sync()?;
-            device.replace(&temporary, &path)?;
-            device.sync(dir)
+            fs.replace(&temporary, &path)?;
+            fs.sync(dir)
         };
         write().map_err(|error| {
             // It may never have been created, or have been moved to its place.
-            let _ = device.remove_file(&temporary);
+            let _ = fs.remove_file(&temporary);
             let (file, reason) = (path.clone(), format!("cannot write: {error}"));
             ProfileError { file, reason, origin: ErrorOrigin::of(&error), newer_format: None }
         })
@@ -148,8 +148,8 @@ impl DiskProfile {
     /// Returns the profile kept with the graph in `dir`, or else the default one. A file that
     /// cannot be used is warned of, once in a process.
     #[must_use]
-    pub fn load(device: &dyn FileSystem, dir: &Path) -> Self {
-        match StoredProfile::read(device, dir) {
+    pub fn load(fs: &dyn FileSystem, dir: &Path) -> Self {
+        match StoredProfile::read(fs, dir) {
             Ok(stored) => stored.map_or_else(Self::default, |stored| stored.profile()),
             Err(error) => {
                 // No `Once`: in a child of a fork in the midst of it, it would never end.

@@ -31,7 +31,7 @@ pub(super) enum RepairFolder {
 /// Changes a graph and notes what it did; a dry run notes only.
 #[derive(Debug)]
 pub(super) struct RepairActions {
-    pub(super) device: Arc<dyn FileSystem>,
+    pub(super) fs: Arc<dyn FileSystem>,
     pub(super) report: RepairReport,
     pub(super) n_threads: usize,
     /// Locks of all partitions that are here, unless this is a dry run.
@@ -41,10 +41,10 @@ pub(super) struct RepairActions {
 }
 
 impl RepairActions {
-    pub(super) fn new(device: Arc<dyn FileSystem>, mode: RepairMode, n_threads: usize) -> Self {
+    pub(super) fn new(fs: Arc<dyn FileSystem>, mode: RepairMode, n_threads: usize) -> Self {
         let dry_run = mode == RepairMode::DryRun;
         let report = RepairReport { dry_run, ..RepairReport::default() };
-        Self { device, report, n_threads, guards: Vec::new(), with_losses: Vec::new() }
+        Self { fs, report, n_threads, guards: Vec::new(), with_losses: Vec::new() }
     }
 
     pub(super) fn is_dry_run(&self) -> bool {
@@ -70,7 +70,7 @@ impl RepairActions {
         if !self.is_dry_run() {
             let building = with_suffix(path, BUILDING_SUFFIX);
             let mut file =
-                self.device.create(&building).map_err(StoreError::io(&building, "create"))?;
+                self.fs.create(&building).map_err(StoreError::io(&building, "create"))?;
             let written = write(&mut *file).and_then(|()| file.sync());
             drop(file);
             let written = written.map_err(StoreError::io(&building, "write"));
@@ -88,9 +88,9 @@ impl RepairActions {
     /// where that fails.
     pub(super) fn clear(&self, path: &Path) {
         let building = with_suffix(path, BUILDING_SUFFIX);
-        let removed = self.device.remove_file(&building);
-        if removed.is_err() && self.device.list(&building).is_ok() {
-            let _ = self.device.remove_dir_all(&building);
+        let removed = self.fs.remove_file(&building);
+        if removed.is_err() && self.fs.list(&building).is_ok() {
+            let _ = self.fs.remove_dir_all(&building);
         }
     }
 
@@ -122,12 +122,12 @@ impl RepairActions {
 
     /// Moves what is at `path`, if anything is, to the quarantine of its folder.
     pub(super) fn quarantine(&mut self, path: &Path) -> Result<(), StoreError> {
-        if !self.device.exists(path) {
+        if !self.fs.exists(path) {
             return Ok(());
         }
         let to = match self.is_dry_run() {
-            true => quarantine_place(&*self.device, path)?,
-            false => quarantine(&*self.device, path)?,
+            true => quarantine_place(&*self.fs, path)?,
+            false => quarantine(&*self.fs, path)?,
         };
         let (from, to) = (path.display().to_string(), to.display().to_string());
         self.report.quarantined.push(Moved { from, to });
@@ -142,15 +142,15 @@ impl RepairActions {
         if self.is_dry_run() || !has_changes {
             return Ok(());
         }
-        let device = &*self.device;
-        let folder = make_quarantine(device, dir)?;
-        let path = report_place(device, &folder)?;
+        let fs = &*self.fs;
+        let folder = make_quarantine(fs, dir)?;
+        let path = report_place(fs, &folder)?;
         self.report.kept_in = Some(path.display().to_string());
         let mut kept = self.report.clone();
         kept.ok = kept.is_whole();
         let bytes = serde_json::to_vec_pretty(&kept);
         let bytes = bytes.map_err(|error| StoreError::io(&path, "write")(error.into()))?;
-        replace_file(device, &path, &bytes)
+        replace_file(fs, &path, &bytes)
     }
 
     /// Removes what catalogs have kept for the report, which is complete.
@@ -159,7 +159,7 @@ impl RepairActions {
             return Ok(());
         }
         for dir in &self.with_losses {
-            let catalog = Catalog::open_unchecked(&*self.device, dir, Access::Write)?;
+            let catalog = Catalog::open_unchecked(&*self.fs, dir, Access::Write)?;
             catalog.forget_losses()?;
             catalog.flush()?;
         }
@@ -169,7 +169,7 @@ impl RepairActions {
     /// Finishes or clears away what an earlier repair began in `dir`. A dry run leaves it, and
     /// notes what is to be finished.
     pub(super) fn resume(&mut self, dir: &Path, place: RepairFolder) -> Result<(), StoreError> {
-        for entry in self.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+        for entry in self.fs.list(dir).map_err(StoreError::io(dir, "list"))? {
             let path = dir.join(&entry.name);
             let is_made = |name: &&str| place.is_made(name, entry.is_dir);
             let built = entry.name.strip_suffix(BUILDING_SUFFIX).filter(is_made);
@@ -177,7 +177,7 @@ impl RepairActions {
             // A whole one may be to take the place of a file that has not moved: that is looked at
             // again.
             let to_finish = repaired.map(|name| dir.join(name));
-            let to_finish = to_finish.filter(|place| !self.device.exists(place));
+            let to_finish = to_finish.filter(|place| !self.fs.exists(place));
             if let Some(place) = to_finish {
                 if !self.is_dry_run() {
                     self.rename(&path, &place)?;
@@ -186,8 +186,8 @@ impl RepairActions {
                 self.note(&place, "finished what an earlier repair had begun".to_owned());
             } else if built.or(repaired).is_some() && !self.is_dry_run() {
                 let removed = match entry.is_dir {
-                    true => self.device.remove_dir_all(&path),
-                    false => self.device.remove_file(&path),
+                    true => self.fs.remove_dir_all(&path),
+                    false => self.fs.remove_file(&path),
                 };
                 removed.map_err(StoreError::io(&path, "remove"))?;
             }
@@ -196,18 +196,18 @@ impl RepairActions {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        self.device.rename(from, to).map_err(StoreError::io(from, "move"))
+        self.fs.rename(from, to).map_err(StoreError::io(from, "move"))
     }
 
     fn sync_parent(&self, path: &Path) -> Result<(), StoreError> {
         let Some(parent) = path.parent() else { return Ok(()) };
-        self.device.sync(parent).map_err(StoreError::io(parent, "sync"))
+        self.fs.sync(parent).map_err(StoreError::io(parent, "sync"))
     }
 }
 
 /// Returns the path of the next report in a folder.
-fn report_place(device: &dyn FileSystem, folder: &Path) -> Result<PathBuf, StoreError> {
-    let entries = device.list(folder).map_err(StoreError::io(folder, "list"))?;
+fn report_place(fs: &dyn FileSystem, folder: &Path) -> Result<PathBuf, StoreError> {
+    let entries = fs.list(folder).map_err(StoreError::io(folder, "list"))?;
     let number =
         |name: &str| name.strip_prefix("report-")?.strip_suffix(".json")?.parse::<u64>().ok();
     let last = entries.iter().filter_map(|entry| number(&entry.name)).max().unwrap_or(0);

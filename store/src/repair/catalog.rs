@@ -161,7 +161,7 @@ impl Contents {
             Err(error) => damage(error)?,
         };
         // Its log may be all that is damaged.
-        let earlier = Catalog::open_unchecked(&*actions.device, &dir, Access::Salvage);
+        let earlier = Catalog::open_unchecked(&*actions.fs, &dir, Access::Salvage);
         let mut contents = match earlier.and_then(|catalog| Self::of(graph, part, catalog)) {
             Ok(mut earlier) => {
                 earlier.losses.push(format!(
@@ -380,10 +380,10 @@ impl<'a> CatalogPlan<'a> {
     /// Builds the catalog beside the broken one, whole and synced.
     fn build(&self, actions: &RepairActions) -> Result<(), StoreError> {
         let Self { graph, part, contents, records, deltas, version, commits, .. } = self;
-        let device = &*actions.device;
+        let fs = &*actions.fs;
         let dir = actions.building(&catalog_dir(&contents.part_dir));
         let text = graph.meta().to_text();
-        let catalog = Catalog::create(device, &dir, graph.uuid(), *part, &text)?;
+        let catalog = Catalog::create(fs, &dir, graph.uuid(), *part, &text)?;
         catalog.replace_records(records, deltas, *version, &contents.losses)?;
         // Followers and buckets know the history by them.
         catalog.replace_commits(commits)?;
@@ -398,11 +398,11 @@ impl<'a> CatalogPlan<'a> {
         }
         catalog.flush()?;
         drop(catalog);
-        for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+        for entry in fs.list(&dir).map_err(StoreError::io(&dir, "list"))? {
             let path = dir.join(entry.name);
-            device.sync(&path).map_err(StoreError::io(&path, "sync"))?;
+            fs.sync(&path).map_err(StoreError::io(&path, "sync"))?;
         }
-        device.sync(&dir).map_err(StoreError::io(&dir, "sync"))
+        fs.sync(&dir).map_err(StoreError::io(&dir, "sync"))
     }
 
     /// Returns the version that a pending row goes to. `None` is for one that a file has taken in,

@@ -17,17 +17,17 @@ use crate::meta::{GraphMeta, MetaError};
 ///
 /// Fails when `graph.toml` is of a later format, and when it is lost without a copy.
 pub(super) fn find(
-    device: &Arc<dyn FileSystem>,
+    fs: &Arc<dyn FileSystem>,
     dir: &Path,
     partitions: &BTreeMap<PartId, Partition>,
 ) -> Result<(Graph, Option<String>), StoreError> {
-    let error = match Graph::open_on(Arc::clone(device), dir) {
+    let error = match Graph::open_on(Arc::clone(fs), dir) {
         Ok(graph) => return Ok((graph, None)),
         Err(error) => as_damage(error)?,
     };
     if let Some((meta, book, n_copies)) = copy(partitions, dir)? {
         let rebuilt = format!("written again from its copy in {n_copies} catalogs ({error})");
-        return Ok((Graph::of(Arc::clone(device), dir, meta, book), Some(rebuilt)));
+        return Ok((Graph::of(Arc::clone(fs), dir, meta, book), Some(rebuilt)));
     }
     let reason = format!(
         "{error}; no catalog here has a copy; other machines with partitions of the graph have the \

@@ -20,7 +20,7 @@ pub(super) fn restore(
     graph: &Graph,
     parts: &[PartId],
 ) -> Result<(), StoreError> {
-    let is_here = |part: &&PartId| actions.device.exists(&graph.part_dir(**part));
+    let is_here = |part: &&PartId| actions.fs.exists(&graph.part_dir(**part));
     let here: Vec<PartId> = parts.iter().filter(is_here).copied().collect();
     let mut all_usable = here.len() == usize::from(graph.book().n_parts());
     let mut damaged = Vec::new();
@@ -56,13 +56,13 @@ pub(super) fn restore(
 }
 
 /// Returns whether the file of the device is one of the system's, so that it can be mapped.
-fn is_on_system(device: &dyn FileSystem, path: &Path) -> bool {
-    device.open(path).is_ok_and(|file| file.as_file().is_some())
+fn is_on_system(fs: &dyn FileSystem, path: &Path) -> bool {
+    fs.open(path).is_ok_and(|file| file.as_file().is_some())
 }
 
 /// Returns the bytes of a file.
-fn read_whole(device: &dyn FileSystem, path: &Path) -> Result<Vec<u8>, StoreError> {
-    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+fn read_whole(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>, StoreError> {
+    let file = fs.open(path).map_err(StoreError::io(path, "open"))?;
     let n_bytes = file.len_bytes().map_err(StoreError::io(path, "measure"))?;
     let mut bytes = vec![0; usize::try_from(n_bytes).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut bytes, 0).map_err(StoreError::io(path, "read"))?;
@@ -79,12 +79,12 @@ fn rebuild_halos(
     let unusable =
         |reason: String| StoreError::Unrepairable { file: graph.dir().to_owned(), reason };
     let paths: Vec<PathBuf> = book.parts().map(|part| graph.topology_path(part)).collect();
-    let device = &*actions.device;
-    let topology = if paths.iter().all(|path| is_on_system(device, path)) {
+    let fs = &*actions.fs;
+    let topology = if paths.iter().all(|path| is_on_system(fs, path)) {
         // Mapped: it may be longer than memory.
         Topology::open(&paths, book, *uuid.as_bytes())
     } else {
-        let files = paths.iter().map(|path| read_whole(device, path));
+        let files = paths.iter().map(|path| read_whole(fs, path));
         Topology::from_bytes(files.collect::<Result<_, _>>()?, book, *uuid.as_bytes())
     };
     let topology = topology.map_err(|error| unusable(error.to_string()))?;

@@ -65,15 +65,15 @@ pub fn repair_parts(
     repair_some(actions, dir, Some(parts), progress)
 }
 
-/// Does as [`repair`], on any device and with as many threads as asked for, at least one.
+/// Does as [`repair`], on any file system and with as many threads as asked for, at least one.
 pub fn repair_on(
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     dir: &Path,
     mode: RepairMode,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<RepairReport, StoreError> {
-    repair_some(RepairActions::new(device, mode, n_threads), dir, None, progress)
+    repair_some(RepairActions::new(fs, mode, n_threads), dir, None, progress)
 }
 
 /// Returns more threads than cores: while one waits for the disk, another computes.
@@ -103,10 +103,10 @@ fn repair_some(
 
 /// Returns the graph in `dir` as repair would describe it; `None` without any source. Changes
 /// nothing.
-pub(crate) fn describe(device: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
-    let mut actions = RepairActions::new(device, RepairMode::DryRun, 1);
+pub(crate) fn describe(fs: Arc<dyn FileSystem>, dir: &Path) -> Option<Graph> {
+    let mut actions = RepairActions::new(fs, RepairMode::DryRun, 1);
     let partitions = partitions::open_all(&mut actions, dir, None).ok()?;
-    description::find(&actions.device, dir, &partitions).ok().map(|(graph, _)| graph)
+    description::find(&actions.fs, dir, &partitions).ok().map(|(graph, _)| graph)
 }
 
 /// Repairs everything of `parts`, or of all partitions, one thing after the other.
@@ -123,7 +123,7 @@ fn restore(
         return Ok(());
     }
     partitions::refuse_newer(actions, dir, partitions.values())?;
-    let (graph, rebuilt) = description::find(&actions.device, dir, &partitions)?;
+    let (graph, rebuilt) = description::find(&actions.fs, dir, &partitions)?;
     if let Some(action) = rebuilt {
         let text = graph.meta().to_text();
         actions.publish(&dir.join(META_FILE), action, &mut |file| file.append(text.as_bytes()))?;
@@ -154,7 +154,7 @@ fn restore(
 
 /// Moves a damaged profile out of the way: the disk can be measured again.
 fn restore_profile(actions: &mut RepairActions, dir: &Path) -> Result<(), StoreError> {
-    if let Err(error) = StoredProfile::read(&*actions.device, dir) {
+    if let Err(error) = StoredProfile::read(&*actions.fs, dir) {
         let path = dir.join(DEVICE_FILE);
         if error.origin == ErrorOrigin::System {
             return Err(error.into());

@@ -38,7 +38,7 @@ pub(super) fn open_all(
     parts: Option<&[PartId]>,
 ) -> Result<BTreeMap<PartId, Partition>, StoreError> {
     let mut dirs = Vec::new();
-    for entry in actions.device.list(dir).map_err(StoreError::io(dir, "list"))? {
+    for entry in actions.fs.list(dir).map_err(StoreError::io(dir, "list"))? {
         let Some(part) = part_of(&entry.name) else { continue };
         if parts.is_some_and(|parts| !parts.contains(&part)) {
             continue;
@@ -50,7 +50,7 @@ pub(super) fn open_all(
     }
     if !actions.is_dry_run() {
         for (_, dir) in &dirs {
-            actions.guards.push(lock_partition(&*actions.device, dir)?);
+            actions.guards.push(lock_partition(&*actions.fs, dir)?);
         }
     }
     let mut partitions = BTreeMap::new();
@@ -73,7 +73,7 @@ fn open(
     part_dir: &Path,
 ) -> Result<Result<Catalog, StoreError>, StoreError> {
     let access = if actions.is_dry_run() { Access::Read } else { Access::Write };
-    let opened = Catalog::open_unchecked(&*actions.device, &catalog_dir(part_dir), access);
+    let opened = Catalog::open_unchecked(&*actions.fs, &catalog_dir(part_dir), access);
     match opened {
         // What the system refuses to show may be sound.
         Err(error) if error.origin() != ErrorOrigin::Damage => Err(error),
@@ -85,7 +85,7 @@ fn open(
 /// Returns the reason why the presence of the catalog is unknown, if it is.
 fn is_hidden(actions: &RepairActions, part_dir: &Path) -> Option<StoreError> {
     let path = catalog_dir(part_dir).join("CURRENT");
-    let error = actions.device.open(&path).err().map(StoreError::io(&path, "open"))?;
+    let error = actions.fs.open(&path).err().map(StoreError::io(&path, "open"))?;
     (error.origin() != ErrorOrigin::Damage).then_some(error)
 }
 
@@ -95,8 +95,8 @@ pub(super) fn refuse_newer<'a>(
     dir: &Path,
     partitions: impl Iterator<Item = &'a Partition>,
 ) -> Result<(), StoreError> {
-    let device = &*actions.device;
-    if let Err(error) = StoredProfile::read(device, dir) {
+    let fs = &*actions.fs;
+    if let Err(error) = StoredProfile::read(fs, dir) {
         refuse(&error.file, error.newer_format, PROFILE_FORMAT_VERSION)?;
     }
     for partition in partitions {
@@ -105,17 +105,17 @@ pub(super) fn refuse_newer<'a>(
         }
         let topology = (topology_path(&partition.dir), FileKind::Topology);
         for (path, kind) in [topology, (halo_path(&partition.dir), FileKind::Halo)] {
-            if let Some((_, head)) = sound(read_head(device, &path))? {
+            if let Some((_, head)) = sound(read_head(fs, &path))? {
                 refuse(&path, unknown_version(kind, &head), FORMAT_VERSION)?;
             }
         }
-        let list = device.list(&partition.dir).map_err(StoreError::io(&partition.dir, "list"))?;
+        let list = fs.list(&partition.dir).map_err(StoreError::io(&partition.dir, "list"))?;
         for entry in list.into_iter().filter(|entry| !entry.is_dir) {
             if !entry.name.ends_with(".seg") && !entry.name.ends_with(".delta") {
                 continue;
             }
             let path = partition.dir.join(entry.name);
-            let ends = device.open(&path).and_then(|file| FoundEnds::read(&*file));
+            let ends = fs.open(&path).and_then(|file| FoundEnds::read(&*file));
             if let Some(ends) = sound(ends.map_err(StoreError::io(&path, "open")))? {
                 refuse(&path, ends.newer, SEGMENT_FORMAT_VERSION)?;
             }
@@ -148,7 +148,7 @@ fn sound<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
 
 /// Returns whether a link leads to a folder: partitions may be on other disks.
 fn is_link_to_folder(actions: &RepairActions, path: &Path) -> Result<bool, StoreError> {
-    match actions.device.list(path).map_err(StoreError::io(path, "list")) {
+    match actions.fs.list(path).map_err(StoreError::io(path, "list")) {
         Ok(_) => Ok(true),
         Err(error) if error.origin() == ErrorOrigin::Damage => Ok(false),
         Err(error) => Err(error),

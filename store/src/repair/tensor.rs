@@ -105,7 +105,7 @@ impl TensorRepair<'_> {
             Err(error) => error?.to_string(),
         };
         let path = self.contents.part_dir.join(&record.record.file);
-        let file = match self.actions.device.open(&path).map_err(StoreError::io(&path, "open")) {
+        let file = match self.actions.fs.open(&path).map_err(StoreError::io(&path, "open")) {
             Ok(file) => file,
             Err(error) => return as_damage(error).and_then(|_| self.given_up(record, reason)),
         };
@@ -323,7 +323,7 @@ impl TensorRepair<'_> {
     /// and the last version in its name.
     fn files(&self) -> Result<Vec<(String, u32, u32)>, StoreError> {
         let (dir, tensor) = (&self.contents.part_dir, &self.spec.name);
-        let entries = self.actions.device.list(dir).map_err(StoreError::io(dir, "list"))?;
+        let entries = self.actions.fs.list(dir).map_err(StoreError::io(dir, "list"))?;
         let named = entries.into_iter().filter(|entry| !entry.is_dir).filter_map(|entry| {
             let version = version_of_file(&entry.name, tensor).map(|version| (version, version));
             let (first, last) = version.or_else(|| versions_of_delta(&entry.name, tensor))?;
@@ -419,7 +419,7 @@ impl TensorPlan {
                 actions.publish(&path, action.to_owned(), &mut |out| out.append(&placeholder.bytes))
             }
             FileWork::Mend(recovered, reason) => {
-                let file = actions.device.open(&path).map_err(StoreError::io(&path, "open"))?;
+                let file = actions.fs.open(&path).map_err(StoreError::io(&path, "open"))?;
                 let action = format!("rebuilt, proven by the digest of its tables ({reason})");
                 actions.publish(&path, action, &mut |out| recovered.write(&*file, out))
             }

@@ -19,11 +19,11 @@ impl Segment {
     /// Holds 4 bytes of memory per page, 8 per row group of a compressed segment, and 4 per row of
     /// a delta. Read-only files and mounts work.
     pub fn open(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         path: &Path,
         expected: &SegmentIdentity,
     ) -> Result<Self, StoreError> {
-        let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+        let file = fs.open(path).map_err(StoreError::io(path, "open"))?;
         let found_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
         let wrong_length = |expected| StoreError::FileLength {
             file: path.to_owned(),

@@ -47,12 +47,12 @@ impl SegmentWriter {
     /// # Panics
     /// When the identity is a delta's.
     pub fn create(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,
     ) -> Result<Self, StoreError> {
-        Self::create_delta(device, path, identity, codec, &[])
+        Self::create_delta(fs, path, identity, codec, &[])
     }
 
     /// Creates `path`, which must not exist, for a delta with these rows, which ascend.
@@ -61,7 +61,7 @@ impl SegmentWriter {
     /// When these are not as many rows as the identity says, or not rows of its partition,
     /// ascending.
     pub fn create_delta(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         path: &Path,
         identity: &SegmentIdentity,
         codec: SegmentCodec,
@@ -85,7 +85,7 @@ impl SegmentWriter {
         };
         let checksum = PageChecksum::new(identity.segment);
         Ok(Self {
-            pages: PageWriter::create(device, path, &identity.to_page(codec), checksum)?,
+            pages: PageWriter::create(fs, path, &identity.to_page(codec), checksum)?,
             groups,
             codec,
             identity: identity.clone(),
@@ -163,12 +163,12 @@ struct PageWriter {
 impl PageWriter {
     /// Creates `path`, which must not exist, with this header.
     fn create(
-        device: &dyn FileSystem,
+        fs: &dyn FileSystem,
         path: &Path,
         header: &Page,
         checksum: PageChecksum,
     ) -> Result<Self, StoreError> {
-        let mut file = device.create(path).map_err(StoreError::io(path, "create"))?;
+        let mut file = fs.create(path).map_err(StoreError::io(path, "create"))?;
         file.append(header).map_err(StoreError::io(path, "write"))?;
         let (path, piece_bytes) = (path.to_owned(), PIECE_BYTES - header.len());
         Ok(Self { path, file, checksum, buffer: Vec::new(), piece_bytes, table: Vec::new() })

@@ -38,7 +38,7 @@ const VERSIONS_AHEAD: u32 = 2;
 /// is taken.
 #[derive(Debug)]
 pub struct Arrival {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     part: PartId,
     id: u64,
@@ -56,56 +56,56 @@ impl Arrival {
         Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
     }
 
-    /// Does as [`Arrival::find_or_begin`], on any device.
+    /// Does as [`Arrival::find_or_begin`], on any file system.
     pub fn find_or_begin_on(
-        device: Arc<dyn FileSystem>,
+        fs: Arc<dyn FileSystem>,
         dir: &Path,
         part: PartId,
         id: u64,
     ) -> Result<Self, StoreError> {
-        if !device.exists(dir) {
-            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+        if !fs.exists(dir) {
+            fs.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
             let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));
-            device.sync(parent).map_err(StoreError::io(parent, "sync"))?;
+            fs.sync(parent).map_err(StoreError::io(parent, "sync"))?;
         }
         // Held until one has its own lock: of two concurrent starts the second finds the folder of
         // the first.
-        let _alone = lock_folder(&*device, dir)?;
+        let _alone = lock_folder(&*fs, dir)?;
         let place = part_dir(dir, part);
-        if let Some(found) = find(&*device, dir, part)? {
+        if let Some(found) = find(&*fs, dir, part)? {
             let staging = staging_dir(dir, part, found);
-            let lock = locked(&*device, &staging, part)?;
+            let lock = locked(&*fs, &staging, part)?;
             let dir_owned = dir.to_owned();
-            let this = Self { device, dir: dir_owned, part, id: found, staging, _lock: lock };
-            let has_content = this.device.exists(&part_dir(&this.staging, part));
-            if has_content || this.device.exists(&place) {
+            let this = Self { fs, dir: dir_owned, part, id: found, staging, _lock: lock };
+            let has_content = this.fs.exists(&part_dir(&this.staging, part));
+            if has_content || this.fs.exists(&place) {
                 return Ok(this);
             }
             // Cut off as it was made, or taken and moved on since. The source may have given the
             // partition up under its number, which so must not come again.
             this.remove()?;
-            return Self::begin(this.device, dir, part, id);
+            return Self::begin(this.fs, dir, part, id);
         }
-        if device.exists(&place) {
+        if fs.exists(&place) {
             let reason = format!("{} is there already", place.display());
             return Err(StoreError::MoveRefused { part, reason });
         }
-        Self::begin(device, dir, part, id)
+        Self::begin(fs, dir, part, id)
     }
 
     fn begin(
-        device: Arc<dyn FileSystem>,
+        fs: Arc<dyn FileSystem>,
         dir: &Path,
         part: PartId,
         id: u64,
     ) -> Result<Self, StoreError> {
         let staging = staging_dir(dir, part, id);
         for dir in [&staging, &part_dir(&staging, part)] {
-            device.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
+            fs.create_dir(dir).map_err(StoreError::io(dir, "create"))?;
         }
-        let lock = locked(&*device, &staging, part)?;
-        Ok(Self { device, dir: dir.to_owned(), part, id, staging, _lock: lock })
+        let lock = locked(&*fs, &staging, part)?;
+        Ok(Self { fs, dir: dir.to_owned(), part, id, staging, _lock: lock })
     }
 
     /// Returns whether an earlier run has begun an arrival that is not over.
@@ -130,7 +130,7 @@ impl Arrival {
     ///
     /// None is made while the graph's folder is locked.
     pub(crate) fn folders_in(graph: &Graph) -> Result<Vec<String>, StoreError> {
-        let entries = graph.device().list(graph.dir());
+        let entries = graph.file_system().list(graph.dir());
         let entries = entries.map_err(StoreError::io(graph.dir(), "list"))?;
         let names = entries.into_iter().map(|entry| entry.name);
         Ok(names.filter(|name| name.contains(SUFFIX)).collect())
@@ -141,7 +141,7 @@ impl Arrival {
     #[must_use]
     pub fn missing_at(graph: &Graph, part: PartId, id: u64) -> Option<String> {
         let staging = staging_dir(graph.dir(), part, id);
-        (!graph.device().exists(&staging)).then(|| name_of(&staging))
+        (!graph.file_system().exists(&staging)).then(|| name_of(&staging))
     }
 
     /// Returns the number of the move.
@@ -153,38 +153,38 @@ impl Arrival {
     /// Returns whether it is in its place, and only what it was made in is left.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        !self.device.exists(&part_dir(&self.staging, self.part))
-            && self.device.exists(&part_dir(&self.dir, self.part))
+        !self.fs.exists(&part_dir(&self.staging, self.part))
+            && self.fs.exists(&part_dir(&self.dir, self.part))
     }
 
     /// Returns whether a file has come as a whole.
     pub fn has(&self, name: &str, n_bytes: u64) -> Result<bool, StoreError> {
         let path = self.path(name)?;
-        if !self.device.exists(&path) {
+        if !self.fs.exists(&path) {
             return Ok(false);
         }
-        let len = self.device.open(&path).and_then(|file| file.len_bytes());
+        let len = self.fs.open(&path).and_then(|file| file.len_bytes());
         Ok(len.map_err(StoreError::io(&path, "open"))? == n_bytes)
     }
 
     /// Begins a file.
     pub fn file(&self, name: &str) -> Result<ArrivingFile, StoreError> {
-        ArrivingFile::create(&self.device, &self.path(name)?)
+        ArrivingFile::create(&self.fs, &self.path(name)?)
     }
 
     /// Returns the graph that has come, of this partition. Its description must have come.
     pub fn graph(&self) -> Result<Graph, StoreError> {
-        Graph::open_on(Arc::clone(&self.device), &self.staging)
+        Graph::open_on(Arc::clone(&self.fs), &self.staging)
     }
 
     /// Does as [`Arrival::graph`]; fails where the folder has another graph, or one with other
     /// tensors.
     pub fn check_graph(&self) -> Result<Graph, StoreError> {
         let coming = self.graph()?;
-        if !self.device.exists(&self.dir.join(META_FILE)) {
+        if !self.fs.exists(&self.dir.join(META_FILE)) {
             return Ok(coming);
         }
-        let here = Graph::open_on(Arc::clone(&self.device), &self.dir)?;
+        let here = Graph::open_on(Arc::clone(&self.fs), &self.dir)?;
         if here.uuid() != coming.uuid() {
             return Err(StoreError::Misplaced {
                 file: self.dir.clone(),
@@ -219,11 +219,11 @@ impl Arrival {
     pub fn catalog(&self) -> Result<ArrivingCatalog, StoreError> {
         let coming = self.check_graph()?;
         let dir = catalog_dir(&part_dir(&self.staging, self.part));
-        if self.device.exists(&dir) {
-            self.device.remove_dir_all(&dir).map_err(StoreError::io(&dir, "remove"))?;
+        if self.fs.exists(&dir) {
+            self.fs.remove_dir_all(&dir).map_err(StoreError::io(&dir, "remove"))?;
         }
         let text = coming.meta().to_text();
-        let catalog = Catalog::create(&*self.device, &dir, coming.uuid(), self.part, &text)?;
+        let catalog = Catalog::create(&*self.fs, &dir, coming.uuid(), self.part, &text)?;
         Ok(ArrivingCatalog { graph: coming, catalog })
     }
 
@@ -251,7 +251,7 @@ impl Arrival {
     pub fn sync(&self) -> Result<(), StoreError> {
         let part_dir = part_dir(&self.staging, self.part);
         for dir in [&catalog_dir(&part_dir), &part_dir, &self.staging, &self.dir] {
-            self.device.sync(dir).map_err(StoreError::io(dir, "sync"))?;
+            self.fs.sync(dir).map_err(StoreError::io(dir, "sync"))?;
         }
         Ok(())
     }
@@ -274,10 +274,10 @@ impl Arrival {
         let meta = self.dir.join(META_FILE);
         if self.is_taken() {
             // An earlier run may have been ended before its sync.
-            self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync"))?;
+            self.fs.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync"))?;
             return self.remove();
         }
-        if !self.device.exists(&meta) {
+        if !self.fs.exists(&meta) {
             // Durable before the partition is: without it no run could open that.
             self.move_to(&self.staging.join(META_FILE), &meta)?;
         }
@@ -290,9 +290,9 @@ impl Arrival {
     /// After a sync that has failed, later ones prove nothing of the name, so that it is taken
     /// back: the next run sets it again.
     fn move_to(&self, from: &Path, to: &Path) -> Result<(), StoreError> {
-        self.device.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
-        self.device.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
-            if let Err(error) = self.device.rename(to, from) {
+        self.fs.rename(from, to).map_err(StoreError::io(to, "move what has come to"))?;
+        self.fs.sync(&self.dir).map_err(StoreError::io(&self.dir, "sync")).inspect_err(|_| {
+            if let Err(error) = self.fs.rename(to, from) {
                 let (to, from) = (to.display(), from.display());
                 tracing::warn!("{to}: cannot be moved back to {from}: {error}");
             }
@@ -301,7 +301,7 @@ impl Arrival {
 
     /// Removes what has come.
     pub fn remove(&self) -> Result<(), StoreError> {
-        let removed = self.device.remove_dir_all(&self.staging);
+        let removed = self.fs.remove_dir_all(&self.staging);
         removed.map_err(StoreError::io(&self.staging, "remove"))
     }
 
@@ -377,9 +377,9 @@ impl ArrivingCatalog {
 }
 
 /// Returns the number of an arrival that has been begun.
-fn find(device: &dyn FileSystem, dir: &Path, part: PartId) -> Result<Option<u64>, StoreError> {
+fn find(fs: &dyn FileSystem, dir: &Path, part: PartId) -> Result<Option<u64>, StoreError> {
     let prefix = format!("{}{SUFFIX}", name_of(&part_dir(dir, part)));
-    let entries = device.list(dir).map_err(StoreError::io(dir, "list"))?;
+    let entries = fs.list(dir).map_err(StoreError::io(dir, "list"))?;
     let id = |name: &str| u64::from_str_radix(name.strip_prefix(&prefix)?, 16).ok();
     Ok(entries.iter().find_map(|entry| id(&entry.name)))
 }
@@ -389,8 +389,8 @@ fn staging_dir(dir: &Path, part: PartId, id: u64) -> PathBuf {
 }
 
 /// Returns the lock of the process that brings a partition; it ends with the process, in any way.
-fn locked(device: &dyn FileSystem, staging: &Path, part: PartId) -> Result<Guard, StoreError> {
-    device.lock(staging).map_err(|error| match error.kind() {
+fn locked(fs: &dyn FileSystem, staging: &Path, part: PartId) -> Result<Guard, StoreError> {
+    fs.lock(staging).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => StoreError::MoveRefused {
             part,
             reason: format!("another process brings it, in {}", staging.display()),
@@ -406,18 +406,18 @@ fn name_of(path: &Path) -> String {
 /// A file that is being written, under another name until it is whole and synced.
 #[derive(Debug)]
 pub struct ArrivingFile {
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     path: PathBuf,
     temporary: PathBuf,
     file: Box<dyn FileWriter>,
 }
 
 impl ArrivingFile {
-    fn create(device: &Arc<dyn FileSystem>, path: &Path) -> Result<Self, StoreError> {
+    fn create(fs: &Arc<dyn FileSystem>, path: &Path) -> Result<Self, StoreError> {
         let temporary = temporary_of(path);
-        remove_if_there(&**device, &temporary)?;
-        let file = device.create(&temporary).map_err(StoreError::io(&temporary, "create"))?;
-        Ok(Self { device: Arc::clone(device), path: path.to_owned(), temporary, file })
+        remove_if_there(&**fs, &temporary)?;
+        let file = fs.create(&temporary).map_err(StoreError::io(&temporary, "create"))?;
+        Ok(Self { fs: Arc::clone(fs), path: path.to_owned(), temporary, file })
     }
 
     /// Appends what has come.
@@ -428,7 +428,7 @@ impl ArrivingFile {
     /// Syncs it and returns it its name.
     pub fn finish(mut self) -> Result<(), StoreError> {
         self.file.sync().map_err(StoreError::io(&self.temporary, "sync"))?;
-        let renamed = self.device.replace(&self.temporary, &self.path);
+        let renamed = self.fs.replace(&self.temporary, &self.path);
         renamed.map_err(StoreError::io(&self.path, "rename to"))
     }
 }

@@ -19,7 +19,7 @@ impl Graph {
     /// Lines that are not understood are passed over: nothing depends on them.
     pub fn moved_to(&self) -> Result<BTreeMap<PartId, String>, StoreError> {
         let path = self.dir().join(MOVED_FILE);
-        let file = match self.device().open(&path) {
+        let file = match self.file_system().open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
             file => file.map_err(StoreError::io(&path, "open"))?,
         };
@@ -32,11 +32,11 @@ impl Graph {
     /// Notes the servers that took over partitions, durably, in the place of what was noted.
     pub fn note_moved_to(&self, moved: &BTreeMap<PartId, String>) -> Result<(), StoreError> {
         let path = self.dir().join(MOVED_FILE);
-        if moved.is_empty() && !self.device().exists(&path) {
+        if moved.is_empty() && !self.file_system().exists(&path) {
             return Ok(());
         }
         let text: String = moved.iter().map(|(part, to)| format!("{part} {to}\n")).collect();
-        replace_file(&**self.device(), &path, text.as_bytes())
+        replace_file(&**self.file_system(), &path, text.as_bytes())
     }
 }
 

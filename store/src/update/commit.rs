@@ -208,7 +208,7 @@ impl GraphHandle {
             }
         }
         let prepare = |part: &Arc<PartHandle>| self.prepare_part(part, version);
-        let results = for_each(&**self.graph.device(), parts, prepare);
+        let results = for_each(&**self.graph.file_system(), parts, prepare);
         results.into_iter().collect()
     }
 
@@ -226,7 +226,7 @@ impl GraphHandle {
                 Err(error) => {
                     // No record names these files, and a retry would collide with them.
                     for (_, _, layer) in prepared {
-                        discard(&**self.graph.device(), layer.segment().path());
+                        discard(&**self.graph.file_system(), layer.segment().path());
                     }
                     return Err(error);
                 }
@@ -271,7 +271,7 @@ impl GraphHandle {
             return Ok(None);
         }
         // Removes the file of an earlier attempt that the catalog did not record.
-        tensor.remove_unrecorded(&**self.graph.device())?;
+        tensor.remove_unrecorded(&**self.graph.file_system())?;
         let place = DeltaPlace { graph: &self.graph, part: part.part, spec: tensor.spec() };
         let codec = tensor.current().base().segment().codec();
         let written = place.write_pending(&part.catalog, version, &pending, codec)?;
@@ -301,7 +301,7 @@ impl GraphHandle {
         let publish = |part: &Arc<PartHandle>| {
             part.catalog.publish(version, names(part).iter().map(String::as_str), &changed)
         };
-        let results = for_each(&**self.graph.device(), parts, publish);
+        let results = for_each(&**self.graph.file_system(), parts, publish);
         let mut outcome = Ok(());
         for (part, published) in parts.iter().zip(results) {
             // Partitions after a failed one are still published on disk.

@@ -156,12 +156,12 @@ impl DeltaPlace<'_> {
             SegmentCodec::Zstd { .. } => SegmentCodec::zstd_for(self.spec.row_bytes()),
         };
         let written = write_new_file(self.graph, self.part, name, &identity, |path| {
-            let device = &**self.graph.device();
-            let mut writer = SegmentWriter::create_delta(device, path, &identity, codec, rows)?;
+            let fs = &**self.graph.file_system();
+            let mut writer = SegmentWriter::create_delta(fs, path, &identity, codec, rows)?;
             fill(&mut writer)?;
             let digest = writer.finish()?;
             // The source rows are removed once a record names the file.
-            read_back_fast(device, path, &identity)?;
+            read_back_fast(fs, path, &identity)?;
             Ok(digest)
         });
         written.map(|(record, segment)| (DeltaRecord { first, version, record }, segment))

@@ -92,7 +92,7 @@ impl GraphHandle {
                 others.for_each(|it| it.is_in_table = true);
             }
             let is_free = retired.is_in_table && retired.layer.strong_count() == 0;
-            if !is_free || !remove_unpinned(&**self.graph.device(), &retired.file) {
+            if !is_free || !remove_unpinned(&**self.graph.file_system(), &retired.file) {
                 kept.push(retired);
             }
         }
@@ -103,8 +103,8 @@ impl GraphHandle {
 
 /// Removes a file unless some process has pinned it; returns whether the file is gone. A file that
 /// cannot be removed is left for the next sweep.
-pub(crate) fn remove_unpinned(device: &dyn FileSystem, file: &Path) -> bool {
-    device.remove_if_unpinned(file).unwrap_or_else(|error| {
+pub(crate) fn remove_unpinned(fs: &dyn FileSystem, file: &Path) -> bool {
+    fs.remove_if_unpinned(file).unwrap_or_else(|error| {
         tracing::warn!("{}: cannot remove: {error}; will be retried", file.display());
         false
     })

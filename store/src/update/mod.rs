@@ -317,7 +317,7 @@ impl Drop for GraphHandle {
         }
         let mut parts = self.open_parts();
         parts.retain(|part| part.catalog.write_failure().is_none());
-        for flushed in for_each(&**self.graph.device(), &parts, |part| part.catalog.flush()) {
+        for flushed in for_each(&**self.graph.file_system(), &parts, |part| part.catalog.flush()) {
             if let Err(error) = flushed {
                 tracing::warn!("{error}; pending rows stay in the log");
             }

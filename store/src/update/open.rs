@@ -81,7 +81,7 @@ impl GraphHandle {
             OpenMode::Read | OpenMode::Follow => {
                 let wanted = Vec::from_iter(wanted);
                 let open = |&part: &PartId| OpenedPart::open_in(&graph, part, mode);
-                let opened = for_each(&**graph.device(), &wanted, open);
+                let opened = for_each(&**graph.file_system(), &wanted, open);
                 opened.into_iter().collect::<Result<_, _>>()?
             }
         };
@@ -235,7 +235,7 @@ impl OpenedTensor {
 
 /// Fails if `n_parts` partitions need more files than this process may open, before any is opened.
 fn check_file_limit(graph: &Graph, n_parts: usize) -> Result<(), StoreError> {
-    let Some(limit) = graph.device().max_files() else { return Ok(()) };
+    let Some(limit) = graph.file_system().max_files() else { return Ok(()) };
     let n_tensors = graph.meta().tensors.len();
     // A segment of each tensor, and a table of the catalog.
     let needed = n_parts as u64 * (n_tensors as u64 + 1);
@@ -256,11 +256,11 @@ fn open_to_write(graph: &Graph, wanted: &BTreeSet<PartId>) -> Result<Vec<OpenedP
         }
         Ok((part, graph.catalog_for_writing(part)?))
     };
-    let (device, wanted) = (&**graph.device(), Vec::from_iter(wanted.iter().copied()));
-    let catalogs = for_each(device, &wanted, lock);
+    let (fs, wanted) = (&**graph.file_system(), Vec::from_iter(wanted.iter().copied()));
+    let catalogs = for_each(fs, &wanted, lock);
     let catalogs = catalogs.into_iter().collect::<Result<Vec<_>, StoreError>>()?;
     let open = |(part, catalog)| OpenedPart::to_write(graph, part, catalog);
-    for_each_owned(device, catalogs, open).into_iter().collect()
+    for_each_owned(fs, catalogs, open).into_iter().collect()
 }
 
 impl OpenedPart {
@@ -424,9 +424,9 @@ impl OpenedPart {
     /// have the only copy of its rows. A file of a tensor that `stored` does not list is
     /// quarantined. So are all unused files while a repair is unfinished.
     fn remove_orphans(&self, graph: &Graph, stored: &Graph) -> Result<(), StoreError> {
-        let (device, dir, version) = (&**graph.device(), graph.part_dir(self.part), self.version);
+        let (fs, dir, version) = (&**graph.file_system(), graph.part_dir(self.part), self.version);
         let is_repaired = !self.catalog.has_losses()?;
-        for entry in device.list(&dir).map_err(StoreError::io(&dir, "list"))? {
+        for entry in fs.list(&dir).map_err(StoreError::io(&dir, "list"))? {
             let path = dir.join(&entry.name);
             let unfinished = entry.name.strip_suffix(TEMPORARY_SUFFIX);
             let name = unfinished.unwrap_or(&entry.name);
@@ -437,8 +437,8 @@ impl OpenedPart {
                 let tensor = tensor_of_file(name).filter(|it| stored.meta().tensor(it).is_none());
                 match (tensor, unfinished) {
                     (None, _) => {}
-                    (Some(_), Some(_)) => discard(device, &path),
-                    (Some(_), None) => set_unlisted_aside(device, &path)?,
+                    (Some(_), Some(_)) => discard(fs, &path),
+                    (Some(_), None) => set_unlisted_aside(fs, &path)?,
                 }
                 continue;
             };
@@ -448,16 +448,16 @@ impl OpenedPart {
             if unfinished.is_some() {
                 // No reader opens a temporary file. After an interrupted move it may be a second
                 // name of a file that is in use.
-                discard(device, &path);
+                discard(fs, &path);
             } else if !is_repaired {
-                let to = quarantine(device, &path)?;
+                let to = quarantine(fs, &path)?;
                 let (path, to) = (path.display(), to.display());
                 tracing::warn!("{path}: not used by the repair in progress; moved to {to}");
             } else if of > version
                 && !holds_only_pending(graph, self.part, &self.catalog, spec, name, of)?
             {
                 return Err(StoreError::LaterFile { file: path, version: of, committed: version });
-            } else if !remove_unpinned(device, &path) {
+            } else if !remove_unpinned(fs, &path) {
                 tracing::debug!("{}: still in use; removal postponed", path.display());
             }
         }

@@ -12,13 +12,13 @@ use crate::file_system::FileSystem;
 const MAX_THREADS: usize = 16;
 
 /// Calls `each` for all items and returns the results in order. The calling thread processes a part
-/// of the items, or all of them if `device` never waits or no thread can be started.
+/// of the items, or all of them if `fs` never waits or no thread can be started.
 pub(super) fn for_each<T: Sync, R: Send>(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     items: &[T],
     each: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
-    if !device.waits() {
+    if !fs.waits() {
         return items.iter().map(each).collect();
     }
     let per_thread = items.len().div_ceil(MAX_THREADS).max(1);
@@ -47,13 +47,13 @@ pub(super) fn for_each<T: Sync, R: Send>(
 
 /// Like [`for_each`], for items that `each` consumes.
 pub(super) fn for_each_owned<T: Send, R: Send>(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     items: Vec<T>,
     each: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
     let items: Vec<Mutex<Option<T>>> = items.into_iter().map(|it| Mutex::new(Some(it))).collect();
     let take = |item: &Mutex<Option<T>>| item.lock().ignore_poison().take().map(&each);
-    for_each(device, &items, take).into_iter().flatten().collect()
+    for_each(fs, &items, take).into_iter().flatten().collect()
 }
 
 #[cfg(test)]

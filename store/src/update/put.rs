@@ -80,7 +80,7 @@ impl GraphHandle {
             }
             put.part.tensors[position].put(version, &put.rows, put_id).map(|()| version)
         };
-        let results = for_each(&**self.graph.device(), &by_part, put_part);
+        let results = for_each(&**self.graph.file_system(), &by_part, put_part);
         if results.is_empty() {
             return Ok(self.version().saturating_add(1));
         }

@@ -191,10 +191,10 @@ impl TensorHandle {
     }
 
     /// Removes a file that a commit has written but not recorded; its rows are still pending.
-    pub(super) fn remove_unrecorded(&self, device: &dyn FileSystem) -> Result<(), StoreError> {
+    pub(super) fn remove_unrecorded(&self, fs: &dyn FileSystem) -> Result<(), StoreError> {
         let mut unrecorded = self.unrecorded.lock().ignore_poison();
         let Some(file) = &*unrecorded else { return Ok(()) };
-        remove_if_there(device, file)?;
+        remove_if_there(fs, file)?;
         *unrecorded = None;
         Ok(())
     }

@@ -338,7 +338,7 @@ impl GraphHandle {
     ) -> Result<Arc<Layer>, StoreError> {
         let path = segment.path().to_owned();
         Layer::open(segment, first, self.reader)
-            .inspect_err(|_| discard(&**self.graph.device(), &path))
+            .inspect_err(|_| discard(&**self.graph.file_system(), &path))
     }
 
     /// Pins a committed version of all open partitions.

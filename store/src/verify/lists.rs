@@ -47,7 +47,7 @@ impl Lists {
             FileKind::Topology => graph.topology_path(part),
             FileKind::Halo => graph.halo_path(part),
         };
-        let (file, head) = head(&**graph.device(), &path)?;
+        let (file, head) = head(&**graph.file_system(), &path)?;
         let file_bytes = file.len_bytes().map_err(StoreError::io(&path, "read the length of"))?;
         let uuid = *graph.uuid().as_bytes();
         match FileCheck::new(
@@ -102,10 +102,10 @@ impl Lists {
 
 /// Opens a file of lists and reads its first page, or less where it is shorter.
 pub(crate) fn head(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
 ) -> Result<(Box<dyn FileReader>, Vec<u8>), StoreError> {
-    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+    let file = fs.open(path).map_err(StoreError::io(path, "open"))?;
     let file_bytes = file.len_bytes().map_err(StoreError::io(path, "read the length of"))?;
     let mut head = vec![0; file_bytes.min(HEADER_BYTES as u64) as usize];
     file.read_exact_at(&mut head, 0).map_err(StoreError::io(path, "read"))?;

@@ -96,32 +96,32 @@ fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get) * THREADS_PER_CORE
 }
 
-/// Verifies as [`verify`] does, on any device and with as many threads as asked for, at least one.
+/// Verifies as [`verify`] does, on any file system and with as many threads as asked for, at least one.
 pub fn verify_on(
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     dir: &Path,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, StoreError> {
-    verify_some(device, dir, None, n_threads, progress)
+    verify_some(fs, dir, None, n_threads, progress)
 }
 
 fn verify_some(
-    device: Arc<dyn FileSystem>,
+    fs: Arc<dyn FileSystem>,
     dir: &Path,
     parts: Option<&[PartId]>,
     n_threads: usize,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<VerifyReport, StoreError> {
     let findings = Findings::default();
-    let graph = match Graph::open_on(Arc::clone(&device), dir) {
+    let graph = match Graph::open_on(Arc::clone(&fs), dir) {
         Ok(graph) => Some(graph),
         Err(error @ StoreError::Io { .. }) => return Err(error),
         Err(error) => {
             let is_damaged = matches!(error, StoreError::Meta { .. });
             findings.add_error(META_ORDER, &dir.join(META_FILE), None, error);
             // The rest is looked at where copies in catalogs tell what it must be.
-            if is_damaged { describe(device, dir) } else { None }
+            if is_damaged { describe(fs, dir) } else { None }
         }
     };
     if let Some(graph) = graph {
@@ -158,22 +158,22 @@ pub fn verify_lists(graph: &Graph, part: PartId) -> Result<VerifyReport, StoreEr
 ///
 /// Costs one read of the file at the disk's rate; the file is in memory then.
 pub(crate) fn read_back(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
-    read_back_while(device, path, identity, &mut || ControlFlow::Continue(()))
+    read_back_while(fs, path, identity, &mut || ControlFlow::Continue(()))
 }
 
 /// Reads back as [`read_back`]. Asks before each stretch of pages whether to continue, and else
 /// ends with [`StoreError::Stopped`].
 pub(crate) fn read_back_while(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Segment, StoreError> {
-    let segment = open_from_disk(device, path, identity)?;
+    let segment = open_from_disk(fs, path, identity)?;
     let (n_pages, mut buffer, mut fault) = (segment.layout().n_pages(), Vec::new(), None);
     for first in (0..n_pages).step_by(STRETCH_PAGES as usize) {
         if go_on().is_break() {
@@ -190,13 +190,13 @@ pub(crate) fn read_back_while(
 
 /// Reads back as [`read_back`], by several threads: a commit waits for it.
 pub(crate) fn read_back_fast(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
-    let segment = open_from_disk(device, path, identity)?;
+    let segment = open_from_disk(fs, path, identity)?;
     let n_stretches = segment.layout().n_pages().div_ceil(STRETCH_PAGES);
-    let n_threads = match n_stretches > 1 && device.waits() {
+    let n_threads = match n_stretches > 1 && fs.waits() {
         true => usize::try_from(n_stretches).unwrap_or(usize::MAX).min(n_threads()),
         false => 1,
     };
@@ -209,14 +209,14 @@ pub(crate) fn read_back_fast(
 
 /// Opens a segment after what memory holds of its file was dropped.
 fn open_from_disk(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     path: &Path,
     identity: &SegmentIdentity,
 ) -> Result<Segment, StoreError> {
-    let file = device.open(path).map_err(StoreError::io(path, "open"))?;
+    let file = fs.open(path).map_err(StoreError::io(path, "open"))?;
     file.drop_cached().map_err(StoreError::io(path, "drop what memory holds of"))?;
     drop(file);
-    Segment::open(device, path, identity)
+    Segment::open(fs, path, identity)
 }
 
 /// Checks all pages of a segment, and its row groups, with `n_threads` threads. In any order,

@@ -1,4 +1,4 @@
-//! A follower on a simulated device: it has the version that it said it has, whatever happens.
+//! A follower on a simulated file system: it has the version that it said it has, whatever happens.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 use lodestore_store::follow::{FetchCheck, FetchedFile};
 use lodestore_store::update::{Folding, PartFiles};
 use lodestore_store::verify::verify_on;
@@ -32,12 +32,12 @@ struct Published {
 
 /// A follower takes over one version after the other.
 struct Following {
-    base: CrashDevice,
+    base: CrashFileSystem,
     /// By version, from the first on.
     versions: Vec<Published>,
 }
 
-fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
+fn open(crash: &CrashFileSystem, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
     let graph = Graph::open_on(Arc::new(crash.clone()), Path::new(OUT))?;
     let options = OpenOptions { reader: ReaderKind::Pread };
     GraphHandle::open(graph, None, mode, &options).map(Arc::new)
@@ -138,7 +138,7 @@ impl Following {
     }
 
     /// Checks that a folder has the files of its version and no other.
-    fn check_files(&self, crash: &CrashDevice) -> Finding {
+    fn check_files(&self, crash: &CrashFileSystem) -> Finding {
         for files in &self.versions[self.versions.len() - 1].parts {
             let dir = Path::new(OUT).join(format!("part-{:03}", files.manifest().part().0));
             let entries = crash.list(&dir)?.into_iter().map(|entry| entry.name);
@@ -161,20 +161,20 @@ impl Scenario for Following {
         "following"
     }
 
-    fn prepare(&self) -> CrashDevice {
+    fn prepare(&self) -> CrashFileSystem {
         self.base.after_loss(0)
     }
 
-    fn run(&self, device: &CrashDevice, is_sticky: bool) -> Result<Vec<u32>, Box<dyn Error>> {
+    fn run(&self, fs: &CrashFileSystem, is_sticky: bool) -> Result<Vec<u32>, Box<dyn Error>> {
         let mut versions = vec![1; self.versions[0].parts.len()];
         let mut had_struck = false;
         let mut excuse = |error: StoreError| {
-            let is_excused = device.has_struck() && (is_sticky || !had_struck);
-            had_struck |= device.has_struck();
+            let is_excused = fs.has_struck() && (is_sticky || !had_struck);
+            had_struck |= fs.has_struck();
             let is_excused = is_excused || matches!(error, StoreError::WritesStopped { .. });
             is_excused.then_some(()).ok_or_else(|| format!("without a reason: {error}"))
         };
-        let live = match open(device, OpenMode::Follow) {
+        let live = match open(fs, OpenMode::Follow) {
             Ok(live) => live,
             Err(error) => return Ok(excuse(error).map(|()| versions)?),
         };
@@ -194,14 +194,14 @@ impl Scenario for Following {
             }
             let checked = self.check_rows(&live);
             // The fault may strike while rows are read, and afterwards a version may be missing.
-            if !device.has_struck() {
+            if !fs.has_struck() {
                 checked?;
             }
         }
         Ok(versions)
     }
 
-    fn check(&self, crash: &CrashDevice, versions: &Vec<u32>, seed: u64) -> Finding {
+    fn check(&self, crash: &CrashFileSystem, versions: &Vec<u32>, seed: u64) -> Finding {
         let reader = open(crash, OpenMode::Read)?;
         self.check_rows(&reader)?;
         for (part, found) in reader.part_versions() {

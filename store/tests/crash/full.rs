@@ -1,7 +1,7 @@
-//! A device that is full from some write on, and then has room again. The graph continues without
+//! A file system that is full from some write on, and then has room again. The graph continues without
 //! being opened again, and what had failed never comes back.
 
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Plan};
 use lodestore_store::update::Folding;
 use rustix::io::Errno;
 
@@ -11,7 +11,7 @@ use crate::crash::world::{Finding, Model, Op, World};
 
 const ALL: u16 = (1 << N_NODES) - 1;
 
-/// Operations that are tried while the device fills up.
+/// Operations that are tried while the file system fills up.
 const OPS: &[Op] = &[
     Op::Put { tensor: 0, nodes: 0b1000_0000_0110 },
     Op::Put { tensor: 1, nodes: ALL },
@@ -37,9 +37,9 @@ const CONTINUES: &[Op] = &[
     Op::Verify,
 ];
 
-/// Fills the device at operation `after`, for `n_ops` things that are tried; `None` where it never
+/// Fills the file system at operation `after`, for `n_ops` things that are tried; `None` where it never
 /// was full.
-fn run(base: &CrashDevice, after: u64, n_ops: usize) -> Result<Option<()>, String> {
+fn run(base: &CrashFileSystem, after: u64, n_ops: usize) -> Result<Option<()>, String> {
     let crash = base.after_loss(after);
     let mut world = World::new(&crash, Model::imported());
     let context = |what: &str, op: &Op| {
@@ -62,13 +62,13 @@ fn run(base: &CrashDevice, after: u64, n_ops: usize) -> Result<Option<()>, Strin
     Ok(Some(()))
 }
 
-fn continues(world: &mut World, crash: &CrashDevice, seed: u64) -> Finding {
+fn continues(world: &mut World, crash: &CrashFileSystem, seed: u64) -> Finding {
     for op in CONTINUES {
         world.act(op).map_err(|error| format!("{op:?}: {error}"))?;
     }
     let model = world.model.clone();
-    for device in [crash.after_loss(seed), crash.after_loss(seed + 1)] {
-        let mut after = World::new(&device, model.clone());
+    for fs in [crash.after_loss(seed), crash.after_loss(seed + 1)] {
+        let mut after = World::new(&fs, model.clone());
         after.act(&Op::Look)?;
         after.act(&Op::Reopen)?;
         after.act(&Op::Gather)?;

@@ -5,26 +5,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::{CrashDevice, Neglect};
+use lodestore_store::file_system::crash::{CrashFileSystem, Neglect};
 use lodestore_store::import::ImportError;
 
 use crate::crash::small::{OUT, import};
 use crate::crash::sweep::{Scenario, n_seeds, sweep_faults, sweep_losses};
 use crate::crash::world::{Finding, Model, Op, World};
 
-/// Returns a device with the folder of graphs.
-fn with_folder() -> CrashDevice {
-    let device = CrashDevice::new(0);
-    device.create_dir(Path::new("graphs")).unwrap();
-    device.sync(Path::new("")).unwrap();
-    device
+/// Returns a file system with the folder of graphs.
+fn with_folder() -> CrashFileSystem {
+    let fs = CrashFileSystem::new(0);
+    fs.create_dir(Path::new("graphs")).unwrap();
+    fs.sync(Path::new("")).unwrap();
+    fs
 }
 
-/// Returns a device with the imported graph.
-pub(crate) fn imported() -> CrashDevice {
-    let device = with_folder();
-    import(&(Arc::new(device.clone()) as Arc<dyn FileSystem>)).unwrap();
-    device
+/// Returns a file system with the imported graph.
+pub(crate) fn imported() -> CrashFileSystem {
+    let fs = with_folder();
+    import(&(Arc::new(fs.clone()) as Arc<dyn FileSystem>)).unwrap();
+    fs
 }
 
 struct Import;
@@ -37,23 +37,23 @@ impl Scenario for Import {
         "import"
     }
 
-    fn prepare(&self) -> CrashDevice {
+    fn prepare(&self) -> CrashFileSystem {
         with_folder()
     }
 
-    fn run(&self, device: &CrashDevice, _: bool) -> Result<bool, Box<dyn Error>> {
-        let device: Arc<dyn FileSystem> = Arc::new(device.clone());
-        match import(&device).map_err(|error| error.to_string()) {
+    fn run(&self, fs: &CrashFileSystem, _: bool) -> Result<bool, Box<dyn Error>> {
+        let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        match import(&fs).map_err(|error| error.to_string()) {
             Ok(_) => Ok(true),
             Err(told) if told.contains("graphs") && told.len() > 20 => Ok(false),
             Err(told) => Err(format!("not a clear error: {told}").into()),
         }
     }
 
-    fn check(&self, crash: &CrashDevice, acknowledged: &bool, _: u64) -> Finding {
-        let device: Arc<dyn FileSystem> = Arc::new(crash.clone());
-        if device.exists(Path::new(OUT)) {
-            match import(&device) {
+    fn check(&self, crash: &CrashFileSystem, acknowledged: &bool, _: u64) -> Finding {
+        let fs: Arc<dyn FileSystem> = Arc::new(crash.clone());
+        if fs.exists(Path::new(OUT)) {
+            match import(&fs) {
                 Err(ImportError::Exists { .. }) => {}
                 Err(error) => return Err(error.into()),
                 Ok(_) => return Err("imported over a graph".into()),
@@ -62,7 +62,7 @@ impl Scenario for Import {
             if *acknowledged {
                 return Err("an acknowledged import is gone".into());
             }
-            import(&device)?;
+            import(&fs)?;
         }
         let mut world = World::new(crash, Model::imported());
         world.act(&Op::Look)?;
@@ -81,7 +81,7 @@ fn an_import_that_is_refused_anything_says_so_and_leaves_nothing_half_made() {
     println!("{} runs", sweep_faults(&Import).unwrap());
 }
 
-/// Checks that the sweep of a device that breaks this promise finds it.
+/// Checks that the sweep of a file system that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     println!("{}", sweep_losses(&Import, Some(neglect), 8).unwrap_err());
 }

@@ -1,4 +1,4 @@
-//! The store on a simulated device: the power goes at every operation, every operation is refused,
+//! The store on a simulated file system: the power goes at every operation, every operation is refused,
 //! and planted bugs are found.
 //!
 //! `LODE_LONG` looks at more outcomes of each loss. A failure prints scenario, operation and seed.

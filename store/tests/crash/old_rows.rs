@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::file_system::{Access, Change, FileSystem};
 use lodestore_store::verify::verify_on;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind, StoreError};
@@ -26,11 +26,11 @@ const PUTS: [(usize, u16, u32); 5] = [
 const COMMITTED: u32 = 3;
 
 /// Returns a graph as the last release has left it, and what it holds.
-fn old_graph() -> (CrashDevice, Model) {
-    let device = CrashDevice::new(0);
-    device.create_dir(Path::new("graphs")).unwrap();
-    device.sync(Path::new("")).unwrap();
-    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
+fn old_graph() -> (CrashFileSystem, Model) {
+    let fs = CrashFileSystem::new(0);
+    fs.create_dir(Path::new("graphs")).unwrap();
+    fs.sync(Path::new("")).unwrap();
+    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
     let graph = import(&shared).unwrap();
     let mut model = Model::imported();
     let mut changes = vec![Vec::new(); BOUNDS.len() - 1];
@@ -55,7 +55,7 @@ fn old_graph() -> (CrashDevice, Model) {
     model.is_old = true;
     for (part, mut changes) in graph.book().parts().zip(changes) {
         let dir = graph.part_dir(part).join("catalog");
-        let pairs = device.key_values(&dir, Access::Write).unwrap();
+        let pairs = fs.key_values(&dir, Access::Write).unwrap();
         // The format comes first in a record and in the identity.
         let mut as_of_old = |key: &[u8], value: &[u8]| {
             if key == b"identity" || key.starts_with(b"segment/") {
@@ -68,22 +68,22 @@ fn old_graph() -> (CrashDevice, Model) {
         changes.push(Change::Put(b"version".to_vec(), COMMITTED.to_le_bytes().to_vec()));
         pairs.write(&changes).unwrap();
     }
-    (device, model)
+    (fs, model)
 }
 
 /// Names of all files with their bytes, and all pairs of the catalogs.
-fn contents(device: &CrashDevice) -> BTreeMap<String, Vec<u8>> {
+fn contents(fs: &CrashFileSystem) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for part in 0..BOUNDS.len() - 1 {
         let dir = Path::new(OUT).join(format!("part-{part:03}"));
-        for entry in device.list(&dir).unwrap().into_iter().filter(|entry| !entry.is_dir) {
+        for entry in fs.list(&dir).unwrap().into_iter().filter(|entry| !entry.is_dir) {
             let path = dir.join(entry.name);
-            let file = device.open(&path).unwrap();
+            let file = fs.open(&path).unwrap();
             let mut bytes = vec![0; file.len_bytes().unwrap() as usize];
             file.read_exact_at(&mut bytes, 0).unwrap();
             found.insert(path.display().to_string(), bytes);
         }
-        let pairs = device.key_values(&dir.join("catalog"), Access::Read).unwrap();
+        let pairs = fs.key_values(&dir.join("catalog"), Access::Read).unwrap();
         let mut each = |key: &[u8], value: &[u8]| {
             found.insert(format!("{part}: {}", key.escape_ascii()), value.to_vec());
             ControlFlow::Continue(())
@@ -95,31 +95,31 @@ fn contents(device: &CrashDevice) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn rows_that_the_last_release_committed_are_refused_for_reading_and_brought_forward() {
-    let (device, model) = old_graph();
-    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
+    let (fs, model) = old_graph();
+    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
     let graph = Graph::open_on(Arc::clone(&shared), Path::new(OUT)).unwrap();
     let options = OpenOptions { reader: ReaderKind::Pread };
-    let before = contents(&device);
+    let before = contents(&fs);
     let refused = GraphHandle::open(graph.clone(), None, OpenMode::Read, &options).unwrap_err();
     assert!(matches!(refused, StoreError::OldRows { version: 2, .. }), "{refused}");
     assert!(refused.to_string().contains("compact the graph"), "{refused}");
-    assert_eq!(contents(&device), before, "refusing changes nothing");
+    assert_eq!(contents(&fs), before, "refusing changes nothing");
     let report = verify_on(Arc::clone(&shared), Path::new(OUT), 1, &mut |_, _| {}).unwrap();
     assert!(report.damaged.iter().all(|it| it.reason.contains("compact the graph")), "{report:?}");
     assert!(!report.ok);
 
-    let mut world = World::new(&device, model);
+    let mut world = World::new(&fs, model);
     for op in [Op::Reopen, Op::Gather, Op::Verify, Op::Look] {
         world.act(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
     }
     let live = GraphHandle::open(graph, None, OpenMode::Read, &options).unwrap();
     assert_eq!((live.version(), live.oldest_version()), (COMMITTED, 1));
     drop(live);
-    let brought = contents(&device);
+    let brought = contents(&fs);
     assert!(brought.keys().any(|name| name.ends_with("feat.v2.delta")), "{:?}", brought.keys());
     assert!(!brought.keys().any(|name| name.contains("mark.v3.delta")), "nothing was put");
     world.act(&Op::Reopen).unwrap();
-    assert_eq!(contents(&device), brought, "a second opening changes nothing");
+    assert_eq!(contents(&fs), brought, "a second opening changes nothing");
     // What was pending is committed like any other.
     for op in [Op::Commit, Op::Gather, Op::Verify] {
         world.act(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
@@ -129,6 +129,6 @@ fn rows_that_the_last_release_committed_are_refused_for_reading_and_brought_forw
 #[test]
 fn bringing_forward_ends_the_same_wherever_it_is_cut_off() {
     const OPS: &[Op] = &[Op::Reopen, Op::Gather, Op::Put { tensor: 0, nodes: 0b101 }, Op::Gather];
-    let (device, model) = old_graph();
-    Updates::of("bringing forward", device, model, OPS).sweep();
+    let (fs, model) = old_graph();
+    Updates::of("bringing forward", fs, model, OPS).sweep();
 }

@@ -107,13 +107,13 @@ fn nodes() -> Relabelling {
 }
 
 /// Imports the graph, with every kind of file that there is.
-pub(crate) fn import(device: &Arc<dyn FileSystem>) -> Result<Graph, ImportError> {
+pub(crate) fn import(fs: &Arc<dyn FileSystem>) -> Result<Graph, ImportError> {
     let nodes = nodes();
-    let mut importer = Importer::begin_on(Arc::clone(device), Path::new(OUT))?;
+    let mut importer = Importer::begin_on(Arc::clone(fs), Path::new(OUT))?;
     for part in nodes.book.parts() {
         importer.part_dir(part)?;
     }
-    let n_edges = write_lists(&**device, &importer, &nodes)?;
+    let n_edges = write_lists(&**fs, &importer, &nodes)?;
     for tensor in TENSORS {
         let options = TensorOptions { nan: NanPolicy::Refuse, codec: tensor.codec };
         importer.add_tensor(tensor.name, &tensor, options, &nodes, &mut |_, _| {})?;
@@ -122,9 +122,9 @@ pub(crate) fn import(device: &Arc<dyn FileSystem>) -> Result<Graph, ImportError>
 }
 
 /// Writes topology and halo of every partition, and syncs nothing: files that were written beside
-/// the device are the commit's to sync. Returns the number of edges.
+/// the file system are the commit's to sync. Returns the number of edges.
 fn write_lists(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     importer: &Importer,
     nodes: &Relabelling,
 ) -> Result<u64, ImportError> {
@@ -146,7 +146,7 @@ fn write_lists(
         let (topology, halo) = (importer.topology_path(part), importer.halo_path(part));
         for (from, to) in [(topology_of(part), topology), (built("halo", part), halo)] {
             let bytes = std::fs::read(from).expect("what was built");
-            let written = device.create(&to).and_then(|mut file| file.append(&bytes));
+            let written = fs.create(&to).and_then(|mut file| file.append(&bytes));
             let failed = |source| StoreError::Io { file: to, action: "write", source };
             written.map_err(failed)?;
         }

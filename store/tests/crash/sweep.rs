@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 use rustix::io::Errno;
 
 use crate::crash::world::Finding;
@@ -10,7 +10,7 @@ use crate::crash::world::Finding;
 /// More operations than this mean that a scenario does not end.
 const MAX_OPERATIONS: u64 = 100_000;
 
-/// Something done on a device that can be interrupted, and what must hold then.
+/// Something done on a file system that can be interrupted, and what must hold then.
 pub(crate) trait Scenario {
     /// Acknowledged changes that the scenario knows of.
     type Acknowledged;
@@ -18,19 +18,19 @@ pub(crate) trait Scenario {
     /// Returns the name for messages.
     fn name(&self) -> &'static str;
 
-    /// Returns a device with what is there before anything goes wrong.
-    fn prepare(&self) -> CrashDevice;
+    /// Returns a file system with what is there before anything goes wrong.
+    fn prepare(&self) -> CrashFileSystem;
 
     /// Does everything; `is_sticky` decides whether the coming fault will continue.
     fn run(
         &self,
-        device: &CrashDevice,
+        fs: &CrashFileSystem,
         is_sticky: bool,
     ) -> Result<Self::Acknowledged, Box<dyn Error>>;
 
     /// Looks at what is there, which must not contradict what was acknowledged, and continues with
-    /// it on a device that works.
-    fn check(&self, device: &CrashDevice, acknowledged: &Self::Acknowledged, seed: u64) -> Finding;
+    /// it on a file system that works.
+    fn check(&self, fs: &CrashFileSystem, acknowledged: &Self::Acknowledged, seed: u64) -> Finding;
 }
 
 /// One run of a scenario.
@@ -55,18 +55,18 @@ pub(crate) fn sweep_losses<S: Scenario>(
     for after in 0..MAX_OPERATIONS {
         let plan = Plan { fault: Fault::PowerLoss, after, sticky: true };
         let run = Run { scenario, plan, neglect };
-        let (device, acknowledged) = run.start()?;
+        let (fs, acknowledged) = run.start()?;
         for seed in 0..n_seeds {
-            run.check(&device.after_loss(seed), seed, &acknowledged)?;
+            run.check(&fs.after_loss(seed), seed, &acknowledged)?;
         }
-        if !device.has_struck() {
+        if !fs.has_struck() {
             return Ok((after + 1) * n_seeds);
         }
     }
     Err(format!("{} does not end", scenario.name()))
 }
 
-/// Operations are refused once, and from there on, for every reason; then the device works again,
+/// Operations are refused once, and from there on, for every reason; then the file system works again,
 /// or the power goes. Returns the number of runs.
 ///
 /// Every operation fails once; of the other faults the quick run looks at every fifth operation.
@@ -93,11 +93,11 @@ fn sweep_fault<S: Scenario>(
     for (n_runs, after) in (1..).zip((first..MAX_OPERATIONS).step_by(step as usize)) {
         let plan = Plan { fault, after, sticky };
         let run = Run { scenario, plan, neglect: None };
-        let (device, acknowledged) = run.start()?;
-        let (has_struck, seed) = (device.has_struck(), after);
-        device.arm(None);
-        let after_loss = device.after_loss(seed);
-        run.check(&device, seed, &acknowledged)?;
+        let (fs, acknowledged) = run.start()?;
+        let (has_struck, seed) = (fs.has_struck(), after);
+        fs.arm(None);
+        let after_loss = fs.after_loss(seed);
+        run.check(&fs, seed, &acknowledged)?;
         run.check(&after_loss, seed, &acknowledged)?;
         if !has_struck {
             return Ok(n_runs);
@@ -108,26 +108,26 @@ fn sweep_fault<S: Scenario>(
 
 impl<S: Scenario> Run<'_, S> {
     /// Runs the scenario into its fault.
-    fn start(&self) -> Result<(CrashDevice, S::Acknowledged), String> {
+    fn start(&self) -> Result<(CrashFileSystem, S::Acknowledged), String> {
         let _panic = Context(self.context(0));
-        let device = self.scenario.prepare();
+        let fs = self.scenario.prepare();
         if let Some(neglect) = self.neglect {
-            device.neglect(neglect);
+            fs.neglect(neglect);
         }
-        device.arm(Some(self.plan));
-        let ran = self.scenario.run(&device, self.plan.sticky);
+        fs.arm(Some(self.plan));
+        let ran = self.scenario.run(&fs, self.plan.sticky);
         let acknowledged = ran.map_err(|error| format!("{}: {error}", self.context(0)))?;
-        Ok((device, acknowledged))
+        Ok((fs, acknowledged))
     }
 
     fn check(
         &self,
-        device: &CrashDevice,
+        fs: &CrashFileSystem,
         seed: u64,
         acked: &S::Acknowledged,
     ) -> Result<(), String> {
         let _panic = Context(self.context(seed));
-        let found = self.scenario.check(device, acked, seed);
+        let found = self.scenario.check(fs, acked, seed);
         found.map_err(|error| format!("{}: {error}", self.context(seed)))
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use lodestore_graph::NodeId;
 use lodestore_store::codec::SegmentCodec;
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 use lodestore_store::file_system::{Entry, FileSystem};
 use lodestore_store::update::{Folding, drop_tensor};
 use lodestore_store::verify::verify_on;
@@ -38,7 +38,7 @@ enum Op {
 
 /// A tensor comes and goes.
 struct Tensors {
-    base: CrashDevice,
+    base: CrashFileSystem,
     ops: &'static [Op],
 }
 
@@ -46,16 +46,16 @@ fn rows(number: u8) -> Vec<u8> {
     vec![number; N_NODES as usize * ROW_BYTES]
 }
 
-fn graph(crash: &CrashDevice) -> Result<Graph, StoreError> {
+fn graph(crash: &CrashFileSystem) -> Result<Graph, StoreError> {
     Graph::open_on(Arc::new(crash.clone()), Path::new(OUT))
 }
 
-fn open(crash: &CrashDevice, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
+fn open(crash: &CrashFileSystem, mode: OpenMode) -> Result<Arc<GraphHandle>, StoreError> {
     let options = OpenOptions { reader: ReaderKind::Pread };
     GraphHandle::open(graph(crash)?, None, mode, &options).map(Arc::new)
 }
 
-fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
+fn act(crash: &CrashFileSystem, op: Op) -> Result<(), StoreError> {
     match op {
         Op::Add(number) => {
             let live = open(crash, OpenMode::Write)?;
@@ -69,7 +69,7 @@ fn act(crash: &CrashDevice, op: Op) -> Result<(), StoreError> {
 }
 
 /// Returns the number of the tensor's rows; `None` where it is not there.
-fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
+fn found(crash: &CrashFileSystem) -> Result<Option<u8>, Box<dyn Error>> {
     let store = EmbeddedStore::from_handle(open(crash, OpenMode::Read)?, View::Latest)?;
     let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let mut mark = vec![0; ids.len()];
@@ -85,7 +85,7 @@ fn found(crash: &CrashDevice) -> Result<Option<u8>, Box<dyn Error>> {
     }
 }
 
-fn check_is(crash: &CrashDevice, possible: &Possible) -> Result<Option<u8>, Box<dyn Error>> {
+fn check_is(crash: &CrashFileSystem, possible: &Possible) -> Result<Option<u8>, Box<dyn Error>> {
     let found = found(crash)?;
     match possible.contains(&found) {
         true => Ok(found),
@@ -95,7 +95,7 @@ fn check_is(crash: &CrashDevice, possible: &Possible) -> Result<Option<u8>, Box<
 
 /// Checks that once a writer has opened the graph, its folders have the files of its tensors and no
 /// other.
-fn check_files(crash: &CrashDevice) -> Finding {
+fn check_files(crash: &CrashFileSystem) -> Finding {
     drop(open(crash, OpenMode::Write)?);
     let graph = graph(crash)?;
     for part in graph.book().parts() {
@@ -125,24 +125,24 @@ impl Scenario for Tensors {
         "tensors"
     }
 
-    fn prepare(&self) -> CrashDevice {
+    fn prepare(&self) -> CrashFileSystem {
         self.base.after_loss(0)
     }
 
-    fn run(&self, device: &CrashDevice, is_sticky: bool) -> Result<Possible, Box<dyn Error>> {
+    fn run(&self, fs: &CrashFileSystem, is_sticky: bool) -> Result<Possible, Box<dyn Error>> {
         let mut possible = vec![None];
         for &op in self.ops {
-            let had_struck = device.has_struck();
+            let had_struck = fs.has_struck();
             let after = match op {
                 Op::Add(number) => Some(number),
                 Op::Drop => None,
             };
-            match act(device, op) {
+            match act(fs, op) {
                 Ok(()) => possible = vec![after],
                 // It is there, or is not, since the operation that failed before.
                 Err(StoreError::TensorRefused { .. }) if possible.iter().any(Option::is_some) => {}
                 Err(StoreError::NoTensor { .. }) if possible.contains(&None) => {}
-                Err(error) if device.has_struck() && (is_sticky || !had_struck) => {
+                Err(error) if fs.has_struck() && (is_sticky || !had_struck) => {
                     possible.push(after);
                     let _ = error;
                 }
@@ -152,7 +152,7 @@ impl Scenario for Tensors {
         Ok(possible)
     }
 
-    fn check(&self, crash: &CrashDevice, possible: &Possible, seed: u64) -> Finding {
+    fn check(&self, crash: &CrashFileSystem, possible: &Possible, seed: u64) -> Finding {
         let mut crash = crash.clone();
         for again in 0..seed % 3 {
             let after = (seed / 3 + again * 5) % 14;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::file_system::FileSystem;
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 use lodestore_store::follow::{FetchCheck, FetchedFile};
 use lodestore_store::transfer::Arrival;
 use lodestore_store::update::PartCopy;
@@ -48,19 +48,19 @@ fn put(live: &GraphHandle, seq: u32) {
 
 /// Brings the partition, with rows of put 1 that are committed and of put 2 that are not; the
 /// source has not given it up.
-fn brought(neglect: Option<Neglect>) -> (CrashDevice, Arrival, PartCopy) {
-    let crash = CrashDevice::new(5);
-    let device: Arc<dyn FileSystem> = Arc::new(crash.clone());
+fn brought(neglect: Option<Neglect>) -> (CrashFileSystem, Arrival, PartCopy) {
+    let crash = CrashFileSystem::new(5);
+    let fs: Arc<dyn FileSystem> = Arc::new(crash.clone());
     let graphs = Path::new(OUT).parent().unwrap();
-    device.create_dir(graphs).unwrap();
-    device.sync(Path::new("")).unwrap();
-    let live = Arc::new(open(import(&device).unwrap()).unwrap());
+    fs.create_dir(graphs).unwrap();
+    fs.sync(Path::new("")).unwrap();
+    let live = Arc::new(open(import(&fs).unwrap()).unwrap());
     put(&live, 1);
     live.commit_version().unwrap();
     put(&live, 2);
     neglect.into_iter().for_each(|neglect| crash.neglect(neglect));
     let mut copy = live.begin_copy(PART).unwrap();
-    let arrival = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID).unwrap();
+    let arrival = Arrival::find_or_begin_on(fs, Path::new(TO), PART, ID).unwrap();
     copy.seal().unwrap();
     let files = live.part_files(PART).unwrap();
     let manifest = files.manifest();
@@ -107,9 +107,9 @@ fn check_rows(live: &Arc<GraphHandle>, seq: u32) -> Outcome {
 }
 
 /// Checks that the next run after a loss of power finds the partition, with every row.
-fn check_loss(crash: &CrashDevice, seed: u64) -> Outcome {
-    let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
-    let again = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID + 1)?;
+fn check_loss(crash: &CrashFileSystem, seed: u64) -> Outcome {
+    let fs: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
+    let again = Arrival::find_or_begin_on(fs, Path::new(TO), PART, ID + 1)?;
     if again.id() != ID {
         return Err("its copy is gone".into());
     }
@@ -145,17 +145,17 @@ fn a_partition_that_was_taken_is_in_its_place_after_a_loss_of_power() {
     let (crash, arrival, _copy) = brought(None);
     arrival.take().unwrap();
     for seed in 0..N_LOSSES {
-        let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
-        check_puts(Graph::open_on(device, Path::new(TO)).unwrap()).unwrap();
+        let fs: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
+        check_puts(Graph::open_on(fs, Path::new(TO)).unwrap()).unwrap();
     }
 }
 
-/// Takes the partition on a device that refuses one operation, or that one and all later ones as if
+/// Takes the partition on a file system that refuses one operation, or that one and all later ones as if
 /// the mover were killed there. Then takes it again, as advised. Returns whether the fault came.
-fn check_repeated_take(base: &CrashDevice, plan: Plan) -> Result<bool, Box<dyn Error>> {
+fn check_repeated_take(base: &CrashFileSystem, plan: Plan) -> Result<bool, Box<dyn Error>> {
     let crash = base.after_loss(0);
-    let device: Arc<dyn FileSystem> = Arc::new(crash.clone());
-    let again = || Arrival::find_or_begin_on(Arc::clone(&device), Path::new(TO), PART, ID + 1);
+    let fs: Arc<dyn FileSystem> = Arc::new(crash.clone());
+    let again = || Arrival::find_or_begin_on(Arc::clone(&fs), Path::new(TO), PART, ID + 1);
     let arrival = again()?;
     crash.arm(Some(plan));
     let taken = arrival.take();
@@ -165,9 +165,9 @@ fn check_repeated_take(base: &CrashDevice, plan: Plan) -> Result<bool, Box<dyn E
         again()?.take()?;
     }
     for seed in 0..N_LOSSES {
-        let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
+        let fs: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
         let lost = |error| format!("{plan:?}, seed {seed}: {error}");
-        check_puts(Graph::open_on(device, Path::new(TO))?).map_err(lost)?;
+        check_puts(Graph::open_on(fs, Path::new(TO))?).map_err(lost)?;
     }
     Ok(has_struck)
 }
@@ -194,8 +194,8 @@ fn a_partition_is_in_its_place_only_with_the_description_of_its_graph() {
     let (base, ..) = brought(None);
     for (after, seed) in (0..12).flat_map(|after| (0..4 * N_LOSSES).map(move |it| (after, it))) {
         let crash = base.after_loss(0);
-        let device: Arc<dyn FileSystem> = Arc::new(crash.clone());
-        let arrival = Arrival::find_or_begin_on(device, Path::new(TO), PART, ID + 1).unwrap();
+        let fs: Arc<dyn FileSystem> = Arc::new(crash.clone());
+        let arrival = Arrival::find_or_begin_on(fs, Path::new(TO), PART, ID + 1).unwrap();
         crash.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
         let _ = arrival.take();
         let lost = crash.after_loss(seed);
@@ -216,8 +216,8 @@ fn a_partition_whose_new_name_is_not_durable_is_not_given_up() {
         let has_struck = crash.has_struck();
         crash.arm(None);
         for seed in 0..N_LOSSES {
-            let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
-            let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
+            let fs: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
+            let graph = Graph::open_on(fs, Path::new(OUT)).unwrap();
             let owns = graph.local_parts().contains(&PART);
             assert_eq!(owns, closed.is_err(), "fault {after}, seed {seed}: {closed:?}");
         }
@@ -235,8 +235,8 @@ fn a_partition_that_was_given_up_is_not_back_after_a_loss_of_power() {
     copy.give_up().unwrap();
     copy.close(ID).unwrap();
     for seed in 0..N_LOSSES {
-        let device: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
-        let graph = Graph::open_on(device, Path::new(OUT)).unwrap();
+        let fs: Arc<dyn FileSystem> = Arc::new(crash.after_loss(seed));
+        let graph = Graph::open_on(fs, Path::new(OUT)).unwrap();
         assert!(graph.was_given_up(PART, ID), "seed {seed}");
         assert!(!graph.local_parts().contains(&PART), "seed {seed}");
     }

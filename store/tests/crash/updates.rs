@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::NodeId;
-use lodestore_store::file_system::crash::{CrashDevice, Fault, Neglect, Plan};
+use lodestore_store::file_system::crash::{CrashFileSystem, Fault, Neglect, Plan};
 use lodestore_store::update::Folding;
 use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, ReaderKind};
 use rustix::io::Errno;
@@ -21,7 +21,7 @@ const OPENING: u64 = 12;
 /// Things done one after the other, each whatever became of those before.
 pub(crate) struct Updates {
     name: &'static str,
-    base: CrashDevice,
+    base: CrashFileSystem,
     model: Model,
     ops: &'static [Op],
 }
@@ -67,7 +67,7 @@ impl Updates {
     /// Returns the test of `ops` on a graph in this state.
     pub(crate) fn of(
         name: &'static str,
-        base: CrashDevice,
+        base: CrashFileSystem,
         model: Model,
         ops: &'static [Op],
     ) -> Self {
@@ -88,12 +88,12 @@ impl Scenario for Updates {
         self.name
     }
 
-    fn prepare(&self) -> CrashDevice {
+    fn prepare(&self) -> CrashFileSystem {
         self.base.after_loss(0)
     }
 
-    fn run(&self, device: &CrashDevice, is_sticky: bool) -> Result<Model, Box<dyn Error>> {
-        let mut world = World::new(device, self.model.clone());
+    fn run(&self, fs: &CrashFileSystem, is_sticky: bool) -> Result<Model, Box<dyn Error>> {
+        let mut world = World::new(fs, self.model.clone());
         world.is_sticky = is_sticky;
         for op in self.ops {
             world.act(op).map_err(|error| format!("{op:?}: {error}"))?;
@@ -104,7 +104,7 @@ impl Scenario for Updates {
 
     /// Checks that the contents fit what was acknowledged, also when recovery is cut off again and
     /// again, and that the graph continues.
-    fn check(&self, crash: &CrashDevice, acknowledged: &Model, seed: u64) -> Finding {
+    fn check(&self, crash: &CrashFileSystem, acknowledged: &Model, seed: u64) -> Finding {
         let (mut crash, mut model) = (crash.clone(), acknowledged.clone());
         for again in 0..seed % 4 {
             let after = (seed / 4 + again * 5) % OPENING;
@@ -271,7 +271,7 @@ fn views_and_readers_beside_a_compaction_hold_whatever_happens() {
 
 #[test]
 fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
-    let open = |crash: &CrashDevice, mode| {
+    let open = |crash: &CrashFileSystem, mode| {
         let graph = Graph::open_on(Arc::new(crash.clone()), Path::new(OUT)).unwrap();
         let options = OpenOptions { reader: ReaderKind::Pread };
         GraphHandle::open(graph, None, mode, &options).unwrap()
@@ -296,7 +296,7 @@ fn after_a_commit_that_failed_partitions_have_the_version_that_is_on_disk() {
     assert!(n_apart >= 2, "either partition has failed");
 }
 
-/// Checks that the sweep of a device that breaks this promise finds it.
+/// Checks that the sweep of a file system that breaks this promise finds it.
 fn is_found(neglect: Neglect) {
     const OPS: &[Op] = &[Op::Reopen, Op::Put { tensor: 0, nodes: 0b11 }, Op::Commit, COMPACT];
     let updates = Updates::new("updates", &[], OPS);

@@ -1,4 +1,4 @@
-//! A small graph on a simulated device, used in all ways there are, beside a model of what it may
+//! A small graph on a simulated file system, used in all ways there are, beside a model of what it may
 //! hold.
 
 use std::cell::OnceCell;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lodestore_graph::{NodeId, PartId};
-use lodestore_store::file_system::crash::CrashDevice;
+use lodestore_store::file_system::crash::CrashFileSystem;
 use lodestore_store::file_system::{Access, FileSystem};
 use lodestore_store::import::EXTERNAL_ID_TENSOR;
 use lodestore_store::update::{Folding, KeepRule};
@@ -77,8 +77,8 @@ struct Held {
 
 /// The graph in use.
 pub(crate) struct World {
-    crash: CrashDevice,
-    device: Arc<dyn FileSystem>,
+    crash: CrashFileSystem,
+    fs: Arc<dyn FileSystem>,
     /// Opened once: it does not change.
     graph: OnceCell<Graph>,
     live: Option<Arc<GraphHandle>>,
@@ -91,13 +91,13 @@ pub(crate) struct World {
 
 impl World {
     /// Returns the graph on `crash`, not open yet.
-    pub(crate) fn new(crash: &CrashDevice, model: Model) -> Self {
-        let (crash, device) = (crash.clone(), Arc::new(crash.clone()));
+    pub(crate) fn new(crash: &CrashFileSystem, model: Model) -> Self {
+        let (crash, fs) = (crash.clone(), Arc::new(crash.clone()));
         let graph = OnceCell::new();
-        Self { crash, device, graph, live: None, held: Vec::new(), model, is_sticky: false }
+        Self { crash, fs, graph, live: None, held: Vec::new(), model, is_sticky: false }
     }
 
-    /// Does one thing. A refusal of the store because of a fault of the device is no finding; a
+    /// Does one thing. A refusal of the store because of a fault of the file system is no finding; a
     /// refusal without one is.
     pub(crate) fn act(&mut self, op: &Op) -> Finding {
         let had_struck = self.crash.has_struck();
@@ -137,7 +137,7 @@ impl World {
         self.live = None;
     }
 
-    /// Returns whether an error is the device's fault, and reports it.
+    /// Returns whether an error is the file system's fault, and reports it.
     fn excuse(&self, error: &StoreError, had_struck: bool) -> Finding {
         let told = error.to_string();
         let cause = match error {
@@ -252,11 +252,11 @@ impl World {
         let graph = match self.graph.get() {
             Some(graph) => graph.clone(),
             None => {
-                let graph = Graph::open_on(Arc::clone(&self.device), Path::new(OUT))?;
+                let graph = Graph::open_on(Arc::clone(&self.fs), Path::new(OUT))?;
                 self.graph.get_or_init(|| graph).clone()
             }
         };
-        // As for any device that is no disk; naming it saves a look at the machine's memory.
+        // As for any file system that is no disk; naming it saves a look at the machine's memory.
         let options = OpenOptions { reader: ReaderKind::Pread };
         GraphHandle::open(graph, None, mode, &options)
     }
@@ -305,7 +305,7 @@ impl World {
     }
 
     fn verify(&self) -> Finding {
-        match verify_on(Arc::clone(&self.device), Path::new(OUT), 1, &mut |_, _| {}) {
+        match verify_on(Arc::clone(&self.fs), Path::new(OUT), 1, &mut |_, _| {}) {
             Ok(report) if report.ok => Ok(()),
             // Under a fault it reports what it could not read.
             _ if self.crash.has_struck() => Ok(()),
@@ -366,8 +366,8 @@ impl World {
         for part in graph.book().parts() {
             let dir = graph.part_dir(part);
             let names: BTreeSet<String> =
-                self.device.list(&dir)?.into_iter().map(|entry| entry.name).collect();
-            let pairs = self.device.key_values(&dir.join("catalog"), Access::Read)?;
+                self.fs.list(&dir)?.into_iter().map(|entry| entry.name).collect();
+            let pairs = self.fs.key_values(&dir.join("catalog"), Access::Read)?;
             let mut named =
                 BTreeSet::from(["catalog", "topology.csr", "halo.bin"].map(String::from));
             let mut strange = Vec::new();

@@ -25,8 +25,8 @@ fn every_flipped_bit_is_reported_and_none_makes_a_wrong_row() {
     let dir = temp.path().join("graph");
     drop(update(import(&dir)));
     let still = Still::of(&dir);
-    let device = || Arc::clone(&still) as Arc<dyn FileSystem>;
-    let rows = all_rows(Graph::open_on(device(), &dir).unwrap()).unwrap();
+    let fs = || Arc::clone(&still) as Arc<dyn FileSystem>;
+    let rows = all_rows(Graph::open_on(fs(), &dir).unwrap()).unwrap();
     assert!(verified(&still, &dir).unwrap().ok);
     let files: Vec<(PathBuf, Arc<Vec<u8>>)> =
         still.files().map(|(path, bytes)| (path.clone(), Arc::clone(bytes))).collect();
@@ -50,7 +50,7 @@ fn every_flipped_bit_is_reported_and_none_makes_a_wrong_row() {
             let names = report.damaged.iter().any(|damage| Path::new(&damage.file) == path);
             assert!(!report.ok && names, "{what}: {report:?}");
             if trial % 16 == 0 {
-                let read = Graph::open_on(device(), &dir).and_then(all_rows);
+                let read = Graph::open_on(fs(), &dir).and_then(all_rows);
                 assert!(read.as_ref().map_or(true, |read| *read == rows), "{what}: a wrong row");
                 n_read += u64::from(read.is_ok());
             }

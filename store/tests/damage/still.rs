@@ -1,4 +1,4 @@
-//! A device that holds a picture of a graph in memory and shows it with damage.
+//! A file system that holds a picture of a graph in memory and shows it with damage.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,10 +1,10 @@
-//! Faults of a simulated device, and the operations that they strike.
+//! Faults of a simulated file system, and the operations that they strike.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// A request to a device.
+/// A request to a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A file is opened for reading.
@@ -68,7 +68,7 @@ pub struct Plan {
     pub sticky: bool,
 }
 
-/// A promise that a device breaks, so that a test can be seen to find it.
+/// A promise that a file system breaks, so that a test can be seen to find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neglect {
     /// Syncs of files do nothing.

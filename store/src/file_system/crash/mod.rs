@@ -1,6 +1,6 @@
-//! A device in memory that keeps no more than POSIX promises, loses power, and fails on request.
+//! A file system in memory that keeps no more than POSIX promises, loses power, and fails on request.
 //!
-//! The state after a loss of power ([`CrashDevice::after_loss`]) follows from a seed:
+//! The state after a loss of power ([`CrashFileSystem::after_loss`]) follows from a seed:
 //!
 //! - Bytes that were synced stay. Any number of the bytes appended since is there; each 512-byte
 //!   sector of them holds what was written, zeros, or garbage.
@@ -13,7 +13,7 @@
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again. No other is taken before that, or before the store has recovered in place. A
-//! device is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
+//! file system is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
 //! file or folder that is moved to another folder comes there and goes here, each on its own. Not
 //! simulated: two folders' order of events (none is assumed), damage of what was synced.
 
@@ -38,21 +38,21 @@ use loss::{Content, Folder};
 use pairs::Pairs;
 use state::{Node, NodeIdx, State};
 
-/// A simulated device; clones are the same device.
+/// A simulated file system; clones are the same file system.
 #[derive(Clone)]
-pub struct CrashDevice {
+pub struct CrashFileSystem {
     state: Arc<Mutex<State>>,
 }
 
-impl CrashDevice {
-    /// Returns an empty device; `seed` decides what refused operations did before they were
+impl CrashFileSystem {
+    /// Returns an empty file system; `seed` decides what refused operations did before they were
     /// refused.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// Makes the device break a promise from here on.
+    /// Makes the file system break a promise from here on.
     pub fn neglect(&self, neglect: Neglect) {
         self.lock().neglect = Some(neglect);
     }
@@ -74,10 +74,10 @@ impl CrashDevice {
         self.lock().is_dead
     }
 
-    /// Returns the device as a machine finds it after the power went now: no handles, no locks, no
+    /// Returns the file system as a machine finds it after the power went now: no handles, no locks, no
     /// plan.
     ///
-    /// This device stays as it is, so that many outcomes of one loss can be looked at.
+    /// This file system stays as it is, so that many outcomes of one loss can be looked at.
     #[must_use]
     pub fn after_loss(&self, seed: u64) -> Self {
         Self { state: Arc::new(Mutex::new(self.lock().after_loss(seed))) }
@@ -105,7 +105,7 @@ impl CrashDevice {
     }
 }
 
-impl FileSystem for CrashDevice {
+impl FileSystem for CrashFileSystem {
     fn open(&self, path: &Path) -> io::Result<Box<dyn FileReader>> {
         let mut state = self.lock();
         let node = state.perform(Operation::Open, |state| {
@@ -113,14 +113,14 @@ impl FileSystem for CrashDevice {
             state.content(node).map(|_| node)
         })?;
         let is_pinned = AtomicBool::new(false);
-        Ok(Box::new(CrashReader { device: self.clone(), node, is_pinned }))
+        Ok(Box::new(CrashReader { fs: self.clone(), node, is_pinned }))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
         let file = Node::File { content: Content::default(), n_pins: 0 };
         let mut state = self.lock();
         let node = state.perform(Operation::Create, |state| state.add(path, file))?;
-        Ok(Box::new(CrashWriter { device: self.clone(), node }))
+        Ok(Box::new(CrashWriter { fs: self.clone(), node }))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
@@ -208,7 +208,7 @@ impl FileSystem for CrashDevice {
 /// A file that is read; it stays readable when its name goes.
 #[derive(Debug)]
 struct CrashReader {
-    device: CrashDevice,
+    fs: CrashFileSystem,
     node: NodeIdx,
     is_pinned: AtomicBool,
 }
@@ -216,18 +216,18 @@ struct CrashReader {
 /// A file that is written.
 #[derive(Debug)]
 struct CrashWriter {
-    device: CrashDevice,
+    fs: CrashFileSystem,
     node: NodeIdx,
 }
 
 impl FileReader for CrashReader {
     fn len_bytes(&self) -> io::Result<u64> {
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         state.perform(Operation::Length, |state| Ok(state.content(self.node)?.bytes().len() as u64))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         let fault = state.strikes(Operation::Read)?;
         let bytes = state.content(self.node)?.bytes();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -247,7 +247,7 @@ impl FileReader for CrashReader {
     }
 
     fn pin(&self) -> io::Result<()> {
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         state.perform(Operation::Pin, |state| {
             if !self.is_pinned.swap(true, Ordering::Relaxed) {
                 *state.n_pins(self.node)? += 1;
@@ -260,7 +260,7 @@ impl FileReader for CrashReader {
 impl Drop for CrashReader {
     fn drop(&mut self) {
         if self.is_pinned.load(Ordering::Relaxed)
-            && let Ok(n_pins) = self.device.lock().n_pins(self.node)
+            && let Ok(n_pins) = self.fs.lock().n_pins(self.node)
         {
             *n_pins -= 1;
         }
@@ -269,7 +269,7 @@ impl Drop for CrashReader {
 
 impl FileWriter for CrashWriter {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         let Some(fault) = state.strikes(Operation::Append)? else {
             state.content(self.node)?.append(bytes);
             return Ok(());
@@ -284,13 +284,13 @@ impl FileWriter for CrashWriter {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.device.sync_node(self.node)
+        self.fs.sync_node(self.node)
     }
 }
 
-impl fmt::Debug for CrashDevice {
+impl fmt::Debug for CrashFileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("CrashDevice")
+        f.write_str("CrashFileSystem")
     }
 }
 

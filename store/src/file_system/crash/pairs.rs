@@ -1,4 +1,4 @@
-//! Key-value stores of a simulated device: as RocksDB with a synced log.
+//! Key-value stores of a simulated file system: as RocksDB with a synced log.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::fault::{Fault, Neglect, Operation};
 use super::loss::Dice;
 use super::state::{Node, NodeIdx, State};
-use super::{CrashDevice, Folder};
+use super::{CrashFileSystem, Folder};
 use crate::file_system::{Access, Change, EachPair, KeyValues};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -104,7 +104,7 @@ impl Pairs {
     }
 }
 
-impl CrashDevice {
+impl CrashFileSystem {
     pub(super) fn create_pairs(&self, dir: &Path) -> io::Result<CrashPairs> {
         let mut state = self.lock();
         let node = state.perform(Operation::CreatePairs, |state| {
@@ -123,7 +123,7 @@ impl CrashDevice {
             pairs.is_locked = true;
             Ok(node)
         })?;
-        Ok(CrashPairs { device: self.clone(), node, mode: Mode::writes() })
+        Ok(CrashPairs { fs: self.clone(), node, mode: Mode::writes() })
     }
 
     pub(super) fn open_pairs(&self, dir: &Path, access: Access) -> io::Result<CrashPairs> {
@@ -136,14 +136,14 @@ impl CrashDevice {
             Ok((node, Arc::clone(&pairs.map)))
         })?;
         let mode = if access == Access::Write { Mode::writes() } else { Mode::Reads(map) };
-        Ok(CrashPairs { device: self.clone(), node, mode })
+        Ok(CrashPairs { fs: self.clone(), node, mode })
     }
 }
 
-/// An open key-value store of a [`CrashDevice`].
+/// An open key-value store of a [`CrashFileSystem`].
 #[derive(Debug)]
 pub(super) struct CrashPairs {
-    device: CrashDevice,
+    fs: CrashFileSystem,
     node: NodeIdx,
     mode: Mode,
 }
@@ -165,7 +165,7 @@ impl Mode {
 impl CrashPairs {
     /// Returns the pairs as of now; nothing is locked while they are looked at.
     fn map(&self) -> io::Result<Arc<Map>> {
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         state.perform(Operation::ReadPairs, |state| {
             Ok(match &self.mode {
                 Mode::Reads(map) => Arc::clone(map),
@@ -183,7 +183,7 @@ impl CrashPairs {
         let Mode::Writes { has_failed } = &self.mode else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "opened for reading"));
         };
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         let fault = state.strikes(operation)?;
         if has_failed.load(Ordering::Relaxed) {
             return Err(io::Error::other("an earlier write failed; open it again"));
@@ -242,7 +242,7 @@ impl KeyValues for CrashPairs {
         if !has_failed.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut state = self.device.lock();
+        let mut state = self.fs.lock();
         for operation in [Operation::OpenPairs, Operation::WritePairs] {
             if let Some(fault) = state.strikes(operation)? {
                 return Err(fault.error());
@@ -262,7 +262,7 @@ impl KeyValues for CrashPairs {
 impl Drop for CrashPairs {
     fn drop(&mut self) {
         if matches!(self.mode, Mode::Writes { .. })
-            && let Ok(pairs) = self.device.lock().pairs(self.node)
+            && let Ok(pairs) = self.fs.lock().pairs(self.node)
         {
             pairs.is_locked = false;
         }

@@ -1,4 +1,4 @@
-//! Everything that a simulated device holds.
+//! Everything that a simulated file system holds.
 
 use std::io;
 use std::path::{Component, Path};
@@ -27,7 +27,7 @@ pub(super) struct State {
     /// Decides what a refused operation did before it was refused.
     pub(super) dice: Dice,
     pub(super) neglect: Option<Neglect>,
-    /// Files whose sync a device that neglects their order has put off.
+    /// Files whose sync a file system that neglects their order has put off.
     pub(super) late_syncs: Vec<NodeIdx>,
 }
 

@@ -33,7 +33,7 @@ impl FileSystem for Dying {
     }
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileWriter>> {
         let file = self.change(|| Disk.create(path))?;
-        Ok(Box::new(DyingWriter { device: self.clone(), file }))
+        Ok(Box::new(DyingWriter { fs: self.clone(), file }))
     }
     fn create_dir(&self, path: &Path) -> io::Result<()> {
         self.change(|| Disk.create_dir(path))
@@ -67,13 +67,13 @@ impl FileSystem for Dying {
             Access::Create => self.change(|| Disk.key_values(dir, access))?,
             _ => Disk.key_values(dir, access)?,
         };
-        Ok(Box::new(DyingPairs { device: self.clone(), pairs }))
+        Ok(Box::new(DyingPairs { fs: self.clone(), pairs }))
     }
 }
 
 #[derive(Debug)]
 struct DyingWriter {
-    device: Dying,
+    fs: Dying,
     file: Box<dyn FileWriter>,
 }
 
@@ -81,20 +81,20 @@ impl FileWriter for DyingWriter {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = &mut self.file;
         // Half of it arrives.
-        match self.device.change(|| Ok(())) {
+        match self.fs.change(|| Ok(())) {
             Ok(()) => file.append(bytes),
             Err(error) => file.append(&bytes[..bytes.len() / 2]).and(Err(error)),
         }
     }
     fn sync(&mut self) -> io::Result<()> {
         let file = &mut self.file;
-        self.device.change(|| file.sync())
+        self.fs.change(|| file.sync())
     }
 }
 
 #[derive(Debug)]
 struct DyingPairs {
-    device: Dying,
+    fs: Dying,
     pairs: Box<dyn KeyValues>,
 }
 
@@ -106,10 +106,10 @@ impl KeyValues for DyingPairs {
         self.pairs.scan_from(key, each)
     }
     fn write(&self, changes: &[Change]) -> io::Result<()> {
-        self.device.change(|| self.pairs.write(changes))
+        self.fs.change(|| self.pairs.write(changes))
     }
     fn flush(&self) -> io::Result<()> {
-        self.device.change(|| self.pairs.flush())
+        self.fs.change(|| self.pairs.flush())
     }
 }
 
@@ -146,8 +146,8 @@ fn dies_anywhere(model: &Model, damage: &dyn Fn(&Patient)) {
     for n_changes in 0.. {
         let patient = Patient::of(model);
         damage(&patient);
-        let device = Arc::new(Dying::after(n_changes));
-        let first = repair_on(device, &patient.graph(), RepairMode::Apply, 2, &mut |_, _| {});
+        let fs = Arc::new(Dying::after(n_changes));
+        let first = repair_on(fs, &patient.graph(), RepairMode::Apply, 2, &mut |_, _| {});
         let died = first.as_ref().map_or(true, |report| report.stopped.is_some());
         // A process that is killed prints nothing: what it has kept in a file counts.
         let kept = kept_losses(&patient);
@@ -244,8 +244,8 @@ fn a_writer_removes_nothing_before_a_repair_that_died_is_finished() {
     // Until the catalog can be opened again: the second one has moved it to its place, no more.
     let opened = (0..).find_map(|n_changes| {
         for n_changes in [n_changes, N_TRIED + 1] {
-            let device = Arc::new(Dying::after(n_changes));
-            let _ = repair_on(device, &patient.graph(), RepairMode::Apply, 1, &mut |_, _| {});
+            let fs = Arc::new(Dying::after(n_changes));
+            let _ = repair_on(fs, &patient.graph(), RepairMode::Apply, 1, &mut |_, _| {});
         }
         let graph = Graph::open(&patient.graph()).unwrap();
         GraphHandle::open(graph, None, OpenMode::Write, &OpenOptions::default()).ok()

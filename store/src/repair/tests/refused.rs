@@ -83,8 +83,8 @@ fn what_the_system_refuses_to_show_is_not_repaired_and_not_called_damaged() {
     for errno in [Errno::MFILE, Errno::ACCESS, Errno::NOMEM] {
         let (mut n_opened, mut n_refused) = (0, 0);
         loop {
-            let device = Refusing::after(n_opened, errno);
-            match repair_on(device, &patient.graph(), RepairMode::Apply, 1, &mut |_, _| {}) {
+            let fs = Refusing::after(n_opened, errno);
+            match repair_on(fs, &patient.graph(), RepairMode::Apply, 1, &mut |_, _| {}) {
                 Ok(report) => {
                     assert_eq!((report.ok, &report.done), (true, &vec![]), "{report:?}");
                     break;
@@ -93,8 +93,8 @@ fn what_the_system_refuses_to_show_is_not_repaired_and_not_called_damaged() {
                     assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");
                 }
             }
-            let device = Refusing::after(n_opened, errno);
-            match verify_on(device, &patient.graph(), 2, &mut |_, _| {}) {
+            let fs = Refusing::after(n_opened, errno);
+            match verify_on(fs, &patient.graph(), 2, &mut |_, _| {}) {
                 Ok(report) => assert!(report.ok, "{n_opened}: {report:?}"),
                 Err(error) => {
                     assert_eq!(error.origin(), ErrorOrigin::System, "{n_opened}: {error}");

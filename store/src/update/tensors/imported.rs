@@ -41,9 +41,9 @@ impl GraphHandle {
             Ok(external.map(|id| i64::from_le_bytes(*id) as u32).collect())
         };
         let ranges: Vec<Range<u32>> = tensor.parts.iter().map(|it| book.range(it.part)).collect();
-        let (device, dir, spec) = (&**self.graph.device(), self.graph.dir(), &tensor.spec);
+        let (fs, dir, spec) = (&**self.graph.file_system(), self.graph.dir(), &tensor.spec);
         let table = || {
-            let disk = DiskProfile::load(device, dir);
+            let disk = DiskProfile::load(fs, dir);
             SampledTable::new(dir.join(name), n_rows as u32, spec.row_bytes(), disk)
         };
         let codec = options.codec.settle(spec.row_bytes(), table, |first, sample| {
@@ -58,7 +58,7 @@ impl GraphHandle {
             let mut report = |done: u64| progress(n_done + done, n_rows);
             let path = self.graph.part_dir(part.part).join(staged.temporary());
             let rows = SourceRows { source, nan: options.nan, codec, rows: &rows };
-            let record = write_segment(device, &path, &staged.identity, rows, &mut report);
+            let record = write_segment(fs, &path, &staged.identity, rows, &mut report);
             let record = record.inspect_err(|_| staged.remove(&self.graph))?;
             staged.digest = record.digest;
             staged.publish(&self.graph)?;

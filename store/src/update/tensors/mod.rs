@@ -129,12 +129,12 @@ impl GraphHandle {
             let files = part.catalog.forget_tensor(name, &graph.meta().to_text())?;
             part.catalog.flush()?;
             for file in files {
-                remove_if_there(&**graph.device(), &graph.part_dir(part.part).join(file))?;
+                remove_if_there(&**graph.file_system(), &graph.part_dir(part.part).join(file))?;
             }
         }
         // A new tensor of this name may reuse these file names.
         let gone: Vec<Retired> = garbage.extract_if(.., |it| it.is_of(name)).collect();
-        gone.iter().try_for_each(|it| remove_if_there(&**graph.device(), it.file()))?;
+        gone.iter().try_for_each(|it| remove_if_there(&**graph.file_system(), it.file()))?;
         Ok(graph)
     }
 
@@ -151,7 +151,7 @@ impl GraphHandle {
     /// Fails with [`StoreError::TensorRefused`] for `tensor` while a partition is arriving.
     fn hold_arrivals(&self, tensor: &str) -> Result<Guard, StoreError> {
         let dir = self.graph.dir();
-        let guard = lock_folder(&**self.graph.device(), dir)?;
+        let guard = lock_folder(&**self.graph.file_system(), dir)?;
         let Some(coming) = Arrival::folders_in(&self.graph)?.into_iter().next() else {
             return Ok(guard);
         };
@@ -164,7 +164,7 @@ impl GraphHandle {
 
     /// Opens the graph with its current description on disk.
     fn stored(&self) -> Result<Graph, StoreError> {
-        Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())
+        Graph::open_on(Arc::clone(self.graph.file_system()), self.graph.dir())
     }
 
     fn coming(&self) -> MutexGuard<'_, BTreeSet<String>> {
@@ -358,8 +358,8 @@ impl NewTensor {
             let Some(part) = self.parts.get(self.written.len()).cloned() else { return Ok(()) };
             let staged = self.stage(&part)?;
             let path = self.live.graph.part_dir(part.part).join(staged.temporary());
-            let device = &**self.live.graph.device();
-            let writer = SegmentWriter::create(device, &path, &staged.identity, self.codec)?;
+            let fs = &**self.live.graph.file_system();
+            let writer = SegmentWriter::create(fs, &path, &staged.identity, self.codec)?;
             let left = u64::from(staged.identity.n_rows) * self.spec.row_bytes() as u64;
             self.open = Some((writer, staged, left));
         }
@@ -372,8 +372,8 @@ impl NewTensor {
         let staged = Staged { part: Arc::clone(part), identity, file, digest };
         let path = graph.part_dir(part.part).join(&staged.file);
         // The file belongs to a dropped tensor that a view still reads, or to an unknown one.
-        if graph.device().exists(&path) {
-            quarantine(&**graph.device(), &path)?;
+        if graph.file_system().exists(&path) {
+            quarantine(&**graph.file_system(), &path)?;
         }
         staged.remove(graph);
         Ok(staged)
@@ -412,11 +412,11 @@ impl Staged {
 
     /// Renames a complete file, durably; removes it on failure.
     fn publish(&self, graph: &Graph) -> Result<(), StoreError> {
-        let (device, dir) = (&**graph.device(), graph.part_dir(self.part.part));
+        let (fs, dir) = (&**graph.file_system(), graph.part_dir(self.part.part));
         let (from, to) = (dir.join(self.temporary()), dir.join(&self.file));
-        let moved = device.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"));
+        let moved = fs.rename(&from, &to).map_err(StoreError::io(&to, "move a segment to"));
         moved
-            .and_then(|()| device.sync(&dir).map_err(StoreError::io(&dir, "sync")))
+            .and_then(|()| fs.sync(&dir).map_err(StoreError::io(&dir, "sync")))
             .inspect_err(|_| self.remove(graph))
     }
 
@@ -424,7 +424,7 @@ impl Staged {
     fn remove(&self, graph: &Graph) {
         let dir = graph.part_dir(self.part.part);
         for path in [dir.join(self.temporary()), dir.join(&self.file)] {
-            discard(&**graph.device(), &path);
+            discard(&**graph.file_system(), &path);
         }
     }
 }
@@ -432,8 +432,8 @@ impl Staged {
 /// Replaces the graph's `graph.toml` atomically, and opens the graph.
 fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
     let path = graph.dir().join(META_FILE);
-    replace_file(&**graph.device(), &path, meta.to_text().as_bytes())?;
-    Graph::open_on(Arc::clone(graph.device()), graph.dir())
+    replace_file(&**graph.file_system(), &path, meta.to_text().as_bytes())?;
+    Graph::open_on(Arc::clone(graph.file_system()), graph.dir())
 }
 
 /// Makes a catalog agree with `graph.toml` after an interrupted addition or drop of a tensor.
@@ -441,7 +441,7 @@ fn replace_meta(graph: &Graph, meta: &GraphMeta) -> Result<Graph, StoreError> {
 /// the graph as stored.
 pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<Graph, StoreError> {
     // Read again, because tensors may have been added or dropped since the graph was opened.
-    let stored = Graph::open_on(Arc::clone(graph.device()), graph.dir())?;
+    let stored = Graph::open_on(Arc::clone(graph.file_system()), graph.dir())?;
     let names: Vec<&str> = stored.meta().tensors.iter().map(|it| it.name.as_str()).collect();
     let text = stored.meta().to_text();
     for name in catalog.tensor_names()? {
@@ -451,8 +451,8 @@ pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<G
         let files = catalog.forget_tensor(&name, &text)?;
         for file in files {
             let path = graph.part_dir(part).join(file);
-            if graph.device().exists(&path) {
-                set_unlisted_aside(&**graph.device(), &path)?;
+            if graph.file_system().exists(&path) {
+                set_unlisted_aside(&**graph.file_system(), &path)?;
             }
         }
     }
@@ -461,8 +461,8 @@ pub(super) fn settle(graph: &Graph, part: PartId, catalog: &Catalog) -> Result<G
 }
 
 /// Quarantines a file of a tensor that `graph.toml` does not list.
-pub(super) fn set_unlisted_aside(device: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
-    let to = quarantine(device, path)?;
+pub(super) fn set_unlisted_aside(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    let to = quarantine(fs, path)?;
     let (path, to) = (path.display(), to.display());
     tracing::warn!("{path}: its tensor is not in graph.toml; moved to {to}");
     Ok(())

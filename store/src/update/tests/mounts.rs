@@ -12,11 +12,11 @@ use crate::verify::verify;
 const N_NODES: u32 = 60;
 
 fn open_on(
-    device: impl FileSystem + 'static,
+    fs: impl FileSystem + 'static,
     dir: &Path,
     mode: OpenMode,
 ) -> Result<Arc<GraphHandle>, StoreError> {
-    let graph = Graph::open_on(Arc::new(device), dir)?;
+    let graph = Graph::open_on(Arc::new(fs), dir)?;
     GraphHandle::open(graph, None, mode, &OpenOptions::default()).map(Arc::new)
 }
 

@@ -160,12 +160,15 @@ impl PartCopy {
         drop(self);
         let graph = &live.graph;
         let (from, to) = (graph.part_dir(part), graph.released_dir(part, id));
-        graph.device().rename(&from, &to).map_err(StoreError::io(&to, "move the partition to"))?;
-        let Err(error) = graph.device().sync(graph.dir()) else { return Ok(to) };
+        graph
+            .file_system()
+            .rename(&from, &to)
+            .map_err(StoreError::io(&to, "move the partition to"))?;
+        let Err(error) = graph.file_system().sync(graph.dir()) else { return Ok(to) };
         // Later syncs would not report a lost rename, so the old name is restored, durably.
-        let back = graph.device().rename(&to, &from);
-        if back.and_then(|()| graph.device().sync(graph.dir())).is_err()
-            && graph.device().rename(&from, &to).is_ok()
+        let back = graph.file_system().rename(&to, &from);
+        if back.and_then(|()| graph.file_system().sync(graph.dir())).is_err()
+            && graph.file_system().rename(&from, &to).is_ok()
         {
             tracing::warn!(
                 "{}: no server owns this partition until the disk is repaired",

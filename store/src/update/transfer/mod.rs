@@ -117,7 +117,7 @@ impl Graph {
     /// Returns whether move `id` has released the partition.
     #[must_use]
     pub fn was_given_up(&self, part: PartId, id: u64) -> bool {
-        self.device().exists(&self.released_dir(part, id))
+        self.file_system().exists(&self.released_dir(part, id))
     }
 }
 
@@ -146,7 +146,7 @@ impl GraphHandle {
     ///
     /// Tensors may have been added since the graph was opened.
     pub fn check_receivable(&self, part: PartId) -> Result<Graph, StoreError> {
-        let stored = Graph::open_on(Arc::clone(self.graph.device()), self.graph.dir())?;
+        let stored = Graph::open_on(Arc::clone(self.graph.file_system()), self.graph.dir())?;
         let is_dropped = |it: &Arc<PartHandle>| it.tensors.iter().any(|tensor| tensor.is_dropped());
         let known = &self.graph.meta().tensors;
         if stored.meta().tensors.starts_with(known) && !self.open_parts().iter().any(is_dropped) {
@@ -209,7 +209,7 @@ impl GraphHandle {
             return Err(StoreError::MoveRefused { part, reason });
         }
         let dir = self.graph.dir();
-        self.graph.device().sync(dir).map_err(StoreError::io(dir, "sync"))?;
+        self.graph.file_system().sync(dir).map_err(StoreError::io(dir, "sync"))?;
         Ok(true)
     }
 }

@@ -181,14 +181,14 @@ fn manifest_of(of: &TensorHandle, tensor: &TensorVersion) -> ManifestTensor {
 /// Opens the description of the graph, and the lists of edges of a partition.
 fn open_lists(graph: &Graph, part: PartId) -> Result<Vec<OpenFile>, StoreError> {
     let lists = [graph.topology_path(part), graph.halo_path(part)];
-    let lists = lists.into_iter().filter(|path| graph.device().exists(path));
+    let lists = lists.into_iter().filter(|path| graph.file_system().exists(path));
     let paths = std::iter::once(graph.dir().join(META_FILE)).chain(lists);
     paths.map(|path| open_file(graph, path)).collect()
 }
 
 fn open_file(graph: &Graph, path: PathBuf) -> Result<OpenFile, StoreError> {
     let open = |path: &Path| {
-        let file = graph.device().open(path)?;
+        let file = graph.file_system().open(path)?;
         Ok((file.len_bytes()?, file))
     };
     let (n_bytes, file) = open(&path).map_err(StoreError::io(&path, "open"))?;

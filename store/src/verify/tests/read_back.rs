@@ -118,8 +118,8 @@ impl FileSystem for BadDisk {
 fn an_import_finds_what_the_disk_has_got_wrong() {
     let ring = Ring::new(500, 1, 1);
     for (name, is_bad) in [("feat.v1.seg", true), ("other.v1.seg", false)] {
-        let device = Arc::new(BadDisk::new(name));
-        let mut importer = Importer::begin_on(device, &ring.out()).unwrap();
+        let fs = Arc::new(BadDisk::new(name));
+        let mut importer = Importer::begin_on(fs, &ring.out()).unwrap();
         let added = ring.add(&mut importer, &ring.features(500));
         match added {
             Ok(()) => assert!(!is_bad, "{name}: the page in memory was checked"),

@@ -78,8 +78,8 @@ impl<'a> Walk<'a> {
         let named = parts.is_some();
         let parts: VecDeque<PartId> = graph.book().parts().filter(is_asked_for).collect();
         let lost_edges = parts.len() < usize::from(graph.book().n_parts());
-        let device = &**graph.device();
-        let total_bytes = parts.iter().map(|&part| part_bytes(device, &graph.part_dir(part))).sum();
+        let fs = &**graph.file_system();
+        let total_bytes = parts.iter().map(|&part| part_bytes(fs, &graph.part_dir(part))).sum();
         let walk = Self {
             graph,
             findings,
@@ -154,7 +154,7 @@ impl<'a> Walk<'a> {
 
     fn open_part(&self, state: &mut State<'a>, part: PartId) {
         let (dir, order) = (self.graph.part_dir(part), state.order());
-        if !self.graph.device().exists(&dir) {
+        if !self.graph.file_system().exists(&dir) {
             state.lost_edges = true;
             if !self.named {
                 return self.findings.add_absent(part);
@@ -197,17 +197,17 @@ impl<'a> Walk<'a> {
 
     /// Returns the segments that say that they belong to a partition whose catalog cannot be read.
     fn loose_segments(&self, part: PartId, dir: &Path) -> Vec<(PartId, File)> {
-        let device = self.graph.device();
+        let fs = self.graph.file_system();
         let range = self.graph.book().range(part);
         let is_ours = |found: &SegmentIdentity| {
             (found.graph, found.part, found.n_rows)
                 == (self.graph.uuid(), part, range.end - range.start)
                 && self.graph.meta().tensor(&found.tensor.name) == Some(&found.tensor)
         };
-        let names = device.list(dir).unwrap_or_default().into_iter();
+        let names = fs.list(dir).unwrap_or_default().into_iter();
         let paths = names.filter(|e| e.name.ends_with(".seg")).map(|e| dir.join(e.name));
         let loose = paths.filter_map(|path| {
-            let found = identity_of(&*device.open(&path).ok()?).filter(is_ours)?;
+            let found = identity_of(&*fs.open(&path).ok()?).filter(is_ours)?;
             Some((part, File::Loose(path, Box::new(found))))
         });
         loose.collect()
@@ -218,7 +218,7 @@ impl<'a> Walk<'a> {
         match file {
             File::Lists(kind) => self.open_lists(state, order, part, kind),
             File::Catalog(catalog, committed) => {
-                let bytes = folder_bytes(&**self.graph.device(), catalog.dir());
+                let bytes = folder_bytes(&**self.graph.file_system(), catalog.dir());
                 let unit = CatalogUnit { graph: self.graph, part, catalog, committed };
                 state.units.push_back(Unit { order, bytes, work: Work::Catalog(unit) });
             }
@@ -235,7 +235,7 @@ impl<'a> Walk<'a> {
                 }
             }
             File::Loose(path, identity) => {
-                let opened = Segment::open(&**self.graph.device(), &path, &identity);
+                let opened = Segment::open(&**self.graph.file_system(), &path, &identity);
                 self.open_segment(state, order, part, opened);
             }
         }
@@ -335,12 +335,12 @@ impl State<'_> {
 
 /// Returns the bytes of a partition's files, for the progress only: what cannot be read counts as
 /// nothing.
-fn part_bytes(device: &dyn FileSystem, dir: &Path) -> u64 {
-    folder_bytes(device, dir) + folder_bytes(device, &catalog_dir(dir))
+fn part_bytes(fs: &dyn FileSystem, dir: &Path) -> u64 {
+    folder_bytes(fs, dir) + folder_bytes(fs, &catalog_dir(dir))
 }
 
-fn folder_bytes(device: &dyn FileSystem, dir: &Path) -> u64 {
-    let entries = device.list(dir).unwrap_or_default().into_iter().filter(|entry| !entry.is_dir);
-    let bytes = |name: String| device.open(&dir.join(name)).and_then(|file| file.len_bytes());
+fn folder_bytes(fs: &dyn FileSystem, dir: &Path) -> u64 {
+    let entries = fs.list(dir).unwrap_or_default().into_iter().filter(|entry| !entry.is_dir);
+    let bytes = |name: String| fs.open(&dir.join(name)).and_then(|file| file.len_bytes());
     entries.map(|entry| bytes(entry.name).unwrap_or(0)).sum()
 }

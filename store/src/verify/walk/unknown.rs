@@ -20,8 +20,8 @@ use crate::update::holds_only_pending;
 impl Walk<'_> {
     /// Looks at the graph's own folder: the profile, and what does not belong there.
     pub(super) fn check_folder(&self) {
-        let (device, dir) = (&**self.graph.device(), self.graph.dir());
-        match StoredProfile::read(device, dir) {
+        let (fs, dir) = (&**self.graph.file_system(), self.graph.dir());
+        match StoredProfile::read(fs, dir) {
             Err(error) if error.origin == ErrorOrigin::System => {
                 self.findings.add_error(META_ORDER, dir, None, error.into());
             }
@@ -101,7 +101,7 @@ impl Walk<'_> {
 
     /// Reports what is in `dir` and not in `known`; returns the names.
     fn list_unknown(&self, order: FileOrder, dir: &Path, known: &BTreeSet<String>) -> Vec<String> {
-        match self.graph.device().list(dir).map_err(StoreError::io(dir, "list")) {
+        match self.graph.file_system().list(dir).map_err(StoreError::io(dir, "list")) {
             Ok(entries) => {
                 let names = entries.into_iter().map(|entry| entry.name);
                 let unknown: Vec<String> = names.filter(|name| !known.contains(name)).collect();

@@ -2,6 +2,10 @@
 
 pub mod scored;
 
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
 /// Remote rows that a worker keeps by its schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
@@ -13,4 +17,48 @@ pub enum Keep {
     /// Those that are used soonest (Belady's MIN), in the memory of both buffers. No other choice
     /// moves fewer rows.
     Oracle,
+}
+
+impl Keep {
+    /// Returns the name of the choice, that of its cache policy: `none`, `frequency` or `oracle`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "none",
+            Self::Hot => "frequency",
+            Self::Oracle => "oracle",
+        }
+    }
+
+    /// Returns the rows that are kept for one batch where a hot set has `n_hot` rows.
+    #[must_use]
+    pub fn capacity_rows(self, n_hot: usize) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Hot => n_hot,
+            Self::Oracle => n_hot.saturating_mul(2),
+        }
+    }
+
+    /// Returns the rows of a hot set with which `n_rows` rows are kept for one batch.
+    #[must_use]
+    pub fn n_hot_of(self, n_rows: usize) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Hot => n_rows,
+            Self::Oracle => n_rows.div_ceil(2),
+        }
+    }
+}
+
+impl fmt::Display for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Serialize for Keep {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
 }

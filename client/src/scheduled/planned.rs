@@ -91,7 +91,7 @@ impl<'scope> PlannedBatches<'scope> {
                 Keeper::Hot(HotSetCache::start(scope, loader, epochs, choose)?)
             }
             Keep::Oracle => {
-                let n_slots = n_hot.saturating_mul(2);
+                let n_slots = keep.capacity_rows(n_hot);
                 let is_remote = |node| loader.is_remote(node);
                 let soonest = soonest(schedule, worker, first, n_slots, &is_remote)?;
                 let fill = TierFill { soonest: &soonest, most_rows: fill_rows };

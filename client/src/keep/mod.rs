@@ -1,5 +1,6 @@
 //! Which remote rows a worker keeps.
 
+pub mod policy_inputs;
 pub mod scored;
 
 use std::fmt;

@@ -8,12 +8,12 @@ use clap::Args;
 use lodestore_cache::Tier;
 use lodestore_cache::policy::Candidate;
 use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::keep::policy_inputs::PolicyInputs;
 use lodestore_client::keep::scored::ScoredRules;
 use lodestore_client::source::PullStats;
 use lodestore_client::{ClientError, RowSource};
 use lodestore_trainer::Strategy;
 
-use super::policy_inputs::PolicyInputs;
 use super::tiers::Tiers;
 use crate::candidates::{RuleArgs, RuleReport, rows_of_share};
 use crate::usage::{UsageError, first_given};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use lodestore_client::keep::policy_inputs::{PolicyInputs, Reach};
 use lodestore_client::source::{PullStats, VersionTag};
 use lodestore_client::{Client, ClientConfig, ClientError, EmbeddedSource, Pin, RowSource};
 use lodestore_graph::PartId;
@@ -11,7 +12,7 @@ use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use lodestore_trainer::{RowVersions, Strategy, WorkerSources};
 
 use super::TrainRun;
-use super::policy_inputs::{LocalWorkers, PolicyInputs, Reach};
+use super::local_workers::LocalWorkers;
 use super::tiers::Tiers;
 
 /// The sources of the workers of a process.
@@ -30,7 +31,7 @@ pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,
     topology: &Topology,
-    here: LocalWorkers,
+    here: &LocalWorkers,
 ) -> Result<Sources> {
     let n_workers = run.train.workers;
     let own = here.workers.iter().map(|&worker| own_files(run, graph, worker));
@@ -57,9 +58,9 @@ pub(super) fn open(
         Strategy::Full(_) => Reach::Halos,
         _ => Reach::All,
     };
-    let known = PolicyInputs::new(graph, topology, n_workers, here, reach);
-    let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
-    let workers = &known.here.workers;
+    let known = PolicyInputs::new(graph, topology, n_workers, reach);
+    let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known, here)?;
+    let workers = &here.workers;
     let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {
         Some(choice) => {
             let of_worker = |&worker| tiers.of_buffer(choice, worker, &remote, tensor, &known);

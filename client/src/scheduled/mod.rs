@@ -1,9 +1,11 @@
-//! The batches of a schedule with the rows of several tensors, prepared by a background thread.
+//! The batches of one worker, of a schedule or sampled as they are needed; and those of a schedule
+//! with the rows of several tensors, prepared by a background thread.
 //!
 //! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
 //! everything that it needs, for callers without such a scope.
 
 mod planned;
+mod sampled;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +28,7 @@ use crate::loader::BatchLoader;
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
 use crate::source::{PullKind, RowSource, VersionTag};
 pub use planned::{PlannedBatches, PlannedConfig};
+pub use sampled::SampledBatches;
 
 /// Settings of an iteration over the batches of one worker of a schedule.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use std::{
 };
 
 use lodestore_client::keep::Keep;
-use lodestore_client::source::{PullStats, VersionTag};
+use lodestore_client::source::VersionTag;
 use lodestore_client::{ClientError, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;

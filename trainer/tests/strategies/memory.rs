@@ -100,15 +100,7 @@ fn memory_of_a_buffer_is_measured_and_a_source_without_one_is_refused() {
     let hits: u64 = found.epochs.iter().map(|epoch| epoch.hit_rows).sum();
     assert!(hits > 0);
     let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let sources = vec![
-        WorkerSources {
-            local: Arc::clone(&plain),
-            remote: Arc::clone(&plain),
-            untiered: plain,
-            filled: PullStats::default(),
-        };
-        2
-    ];
+    let sources = vec![WorkerSources::new(Arc::clone(&plain), plain); 2];
     let (topology, book) = (&graph.topology, &graph.book);
     let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     let error = train(&massive, &on, &sources, &mut |_| ControlFlow::Continue(())).unwrap_err();

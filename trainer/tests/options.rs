@@ -18,8 +18,7 @@ use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
 };
 use planted::{
-    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
-    run_telling,
+    Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks, run_telling,
 };
 
 /// A model, options of its layers, and options of updates.

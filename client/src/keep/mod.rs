@@ -5,6 +5,9 @@ pub mod scored;
 
 use std::fmt;
 
+use lodestore_cache::policy::hottest;
+use lodestore_graph::NodeId;
+use lodestore_graph::schedule::AccessCounts;
 use serde::{Serialize, Serializer};
 
 /// Remote rows that a worker keeps by its schedule.
@@ -50,6 +53,16 @@ impl Keep {
             Self::Oracle => n_rows.div_ceil(2),
         }
     }
+}
+
+/// Returns the hot set of an epoch: the `n_hot` nodes that most batches need, ascending (RapidGNN,
+/// section 4.5). The cache policy `frequency` prefers the same nodes.
+#[must_use]
+pub fn hot_set(counts: &AccessCounts, n_hot: usize) -> Vec<NodeId> {
+    let uses = counts.uses().map(|(node, count)| (node.0, count));
+    let mut ids: Vec<NodeId> = hottest(uses, n_hot).into_iter().map(NodeId).collect();
+    ids.sort_unstable();
+    ids
 }
 
 impl fmt::Display for Keep {

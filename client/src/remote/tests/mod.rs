@@ -71,6 +71,25 @@ fn a_reply_that_arrives_while_another_connection_opens_is_not_late() {
 }
 
 #[test]
+fn rows_of_a_second_attempt_come_to_their_places() {
+    let (broken, well) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
+    let spare = FakeServer::start(&[0, 1]);
+    let client = connect(&[&broken, &well, &spare], 0.0);
+    client.view().routes.health(2).answered(MS(10_000), Instant::now());
+    broken.breaks(true);
+    let ids: Vec<NodeId> = (0..2 * PART_NODES).step_by(5).map(NodeId).collect();
+    let at: Vec<u32> = (0..ids.len() as u32).map(|i| 3 * i).collect();
+    let mut out = vec![0xEE; 3 * ids.len() * ROW_BYTES];
+    let kind = PullKind::Sync;
+    let stats = client.pull_at("x", &ids, &at, &mut out, kind, &mut || ()).unwrap();
+    assert_eq!((stats.rows, spare.n_pulls()), (ids.len() as u64, 1));
+    for (row, id) in out.chunks_exact(3 * ROW_BYTES).zip(&ids) {
+        assert_eq!(row[..ROW_BYTES], id.0.to_le_bytes());
+        assert_eq!(row[ROW_BYTES..], [0xEE; 2 * ROW_BYTES]);
+    }
+}
+
+#[test]
 fn a_reply_that_keeps_arriving_is_not_given_up_however_long_it_takes() {
     once_of(5, || {
         let (slow, spare) = (FakeServer::start(&[0, 1]), FakeServer::start(&[0, 1]));

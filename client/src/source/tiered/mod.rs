@@ -25,8 +25,8 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag, pull
 /// Any number of threads may pull, and any number of sources may share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
 /// while rows are copied or in transit. Besides the tier, a pull takes the memory that
-/// [`RowSource::pull_at`] of `inner` takes for the rows that the tier lacks. In a forked child, whose parent's threads may use the tier,
-/// pulls fail with [`ClientError::Forked`].
+/// [`RowSource::pull_at`] of `inner` takes for the rows that the tier lacks. In a forked child,
+/// whose parent's threads may use the tier, pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,

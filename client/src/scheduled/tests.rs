@@ -219,10 +219,10 @@ fn counted(
 fn hot_sets_find_the_rows_that_the_simulated_policy_finds() {
     let run = schedule();
     let loader = loader(&source(u64::MAX));
-    for n_hot in [0, 1, 2, 5, 9, 14, 19, 20] {
+    for n_hot in [1, 2, 5, 9, 14, 19, 20] {
         let simulated = simulated(&run.2, &loader, n_hot);
         assert_eq!(counted(&run, &loader, n_hot), simulated, "{n_hot} hot rows");
-        assert!(n_hot == 0 || simulated.hits > 0);
+        assert!(simulated.hits > 0);
     }
 }
 

@@ -73,7 +73,7 @@ impl<'a> PolicyInputs<'a> {
             if !workers.contains(&worker) {
                 continue;
             }
-            for id in self.graph.open_halo(part)?.ids.iter() {
+            for id in &self.graph.open_halo(part)?.ids {
                 if book.part_of(*id).is_none_or(|part| self.owner_of(part) != worker) {
                     is_wanted[id.index()] = true;
                 }

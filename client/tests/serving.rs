@@ -126,6 +126,61 @@ fn partitions_on_two_servers_look_like_one_graph() {
     second.stop().unwrap();
 }
 
+/// Checks that the rows of every third node come to every second row of the output, alone.
+fn check_places(client: &Client, n_nodes: u32) {
+    const OTHER: u8 = 0xEE;
+    let ids: Vec<NodeId> = shuffled_ids(n_nodes, n_nodes as usize / 3);
+    let at: Vec<u32> = (0..ids.len() as u32).map(|i| 2 * i + 1).collect();
+    let mut out = vec![OTHER; (2 * ids.len() + 2) * ROW_BYTES];
+    let mut n_calls = 0;
+    let mut work = || n_calls += 1;
+    let stats = client.pull_at("feat", &ids, &at, &mut out, PullKind::Sync, &mut work).unwrap();
+    let n_bytes = (ids.len() * ROW_BYTES) as u64;
+    assert_eq!((stats.rows, stats.bytes, n_calls), (ids.len() as u64, n_bytes, 1));
+    for (place, row) in out.chunks_exact(ROW_BYTES).enumerate() {
+        match at.binary_search(&(place as u32)) {
+            Ok(i) => assert!(row == row_of(ids[i], WIDTH), "row of node {}", ids[i]),
+            Err(_) => assert!(row.iter().all(|&byte| byte == OTHER), "row {place} was written"),
+        }
+    }
+    let none = client.pull_at("feat", &[], &[], &mut out, PullKind::Sync, &mut || ()).unwrap();
+    assert_eq!((none.rows, none.requests), (0, 0));
+}
+
+#[test]
+fn rows_are_received_at_their_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 3000, WIDTH, 3);
+    let of_parts = |parts: &[u16]| ServerConfig {
+        parts: parts.iter().copied().map(PartId).collect(),
+        tier_bytes: 1 << 20,
+        ..config(&graph, 2)
+    };
+    let (first, first_address) = start(&of_parts(&[0, 2]));
+    let unix = dir.path().join("lode.sock");
+    let second = ServerConfig { listen: None, unix: Some(unix.clone()), ..of_parts(&[1]) };
+    let second = Server::start(&second).unwrap();
+    let client = connect(&[first_address, format!("unix:{}", unix.display())]);
+    // The first pull reads from disk, the second from the tier.
+    for _ in 0..2 {
+        check_places(&client, 3000);
+    }
+    first.stop().unwrap();
+    second.stop().unwrap();
+}
+
+#[test]
+#[should_panic(expected = "positions ascend")]
+fn places_that_do_not_ascend_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let graph = feature_graph(dir.path(), 10, WIDTH, 1);
+    let (_server, address) = start(&config(&graph, 1));
+    let mut out = [0; 6 * ROW_BYTES];
+    let ids = [NodeId(1), NodeId(2), NodeId(3)];
+    let client = connect(&[&address]);
+    let _ = client.pull_at("feat", &ids, &[3, 3, 5], &mut out, PullKind::Sync, &mut || ());
+}
+
 #[test]
 fn unix_sockets_serve_the_same_rows() {
     let dir = tempfile::tempdir().unwrap();

@@ -242,6 +242,7 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         | ClientError::ClaimsLost { .. } => classes::VolatileError::new_err(words),
         ClientError::Refused { failure, .. } => refused(failure, words),
         ClientError::HotSet(_)
+        | ClientError::Halo(_)
         | ClientError::Tier(_)
         | ClientError::Device(_)
         | ClientError::Panicked { .. } => classes::StoreError::new_err(words),

@@ -1,11 +1,12 @@
 //! Report of a run, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
+use lodestore_client::keep::Keep;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bottleneck::StepShares;
 use crate::collective::Traffic;
-use crate::config::{HotPolicy, Strategy};
+use crate::config::Strategy;
 use crate::options::{Metric, ModelKind};
 use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
@@ -114,7 +115,7 @@ pub struct ScheduleReport {
     /// that it does not count ([`lodestore_client::budget::RowBudget`]).
     pub memory_bound_bytes: u64,
     /// Which rows were kept.
-    pub hot_policy: HotPolicy,
+    pub keep: Keep,
     /// Rows of a hot set, after the memory budget.
     pub n_hot: u64,
     /// Batches prepared ahead, after the memory budget.
@@ -134,7 +135,7 @@ fn schedule_fields<S: Serializer>(
     fields.serialize_entry("schedule_stored", &schedule.is_some_and(|of| of.is_stored))?;
     fields.serialize_entry("schedule_bytes", &schedule.map_or(0, |of| of.n_bytes))?;
     fields.serialize_entry("schedule_digest", &schedule.map(|of| &of.digest))?;
-    fields.serialize_entry("hot_policy", &schedule.map(|of| of.hot_policy))?;
+    fields.serialize_entry("hot_policy", &schedule.map(|of| of.keep))?;
     fields.serialize_entry("n_hot", &schedule.map_or(0, |of| of.n_hot))?;
     fields.serialize_entry("window", &schedule.map_or(0, |of| of.window))?;
     fields.serialize_entry("window_asked", &schedule.map_or(0, |of| of.window_asked))?;

@@ -4,7 +4,7 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_client::{BatchLoader, ClientError};
 use lodestore_graph::{
     PartId,
-    sampler::{Deal, RootPlan},
+    sampler::{Deal, RootPlan, RootShare},
 };
 use lodestore_models::matrix::workspace::Workspace;
 use lodestore_models::model::{Model, ModelSpec};
@@ -21,7 +21,7 @@ use crate::layerwise::{LayerPass, Owners, PassLimits};
 use crate::process_group::Opening;
 use crate::run_model;
 use crate::sources::{RowVersions, TrainGraph, WorkerSources};
-use crate::strategy::{Share, StrategyConfig, check_parts};
+use crate::strategy::{StrategyConfig, check_parts};
 use crate::worker::Learner;
 
 /// State of a run that never changes, but for the model's parameters.
@@ -214,8 +214,8 @@ impl<'a> Setup<'a> {
     }
 
     /// Returns a worker's share of the training nodes.
-    pub(crate) fn share(&self, worker: u32) -> Share<'_> {
-        Share { worker, plan: self.root_plan(), train: &self.labels.train }
+    pub(crate) fn share(&self, worker: u32) -> RootShare<'_> {
+        RootShare { worker, plan: self.root_plan(), train: &self.labels.train }
     }
 }
 

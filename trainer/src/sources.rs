@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::{PullStats, VersionTag};
 use lodestore_client::{BatchLoader, ClientError, RowSource};
 use lodestore_graph::{PartId, PartitionBook, topology::Topology};
@@ -28,8 +29,7 @@ pub struct TrainGraph<'a> {
 pub struct WorkerSources {
     /// Rows of the worker's own partitions.
     pub local: Arc<dyn RowSource>,
-    /// All other rows; only these count as communication. For `massive` a
-    /// [`lodestore_client::halo_buffer::HaloBuffer`], for others any tier or none.
+    /// All other rows; only these count as communication.
     pub remote: Arc<dyn RowSource>,
     /// The same rows without any tier that `remote` has: measuring accuracy reads all of them once,
     /// and would sweep it.
@@ -37,6 +37,8 @@ pub struct WorkerSources {
     /// Pulls into `remote` before the run, such as the first fill of a buffer: the first epoch of
     /// the process counts them.
     pub filled: PullStats,
+    /// `remote`, if it is a buffer.
+    buffer: Option<Arc<HaloBuffer>>,
 }
 
 /// The versions that the rows of a run are of. They are one, unless the run may mix versions.
@@ -109,6 +111,26 @@ fn name(version: Option<VersionTag>) -> String {
 }
 
 impl WorkerSources {
+    /// Returns sources without a tier: own rows from `local`, all others from `remote`. A tier goes
+    /// before [`Self::remote`].
+    #[must_use]
+    pub fn new(local: Arc<dyn RowSource>, remote: Arc<dyn RowSource>) -> Self {
+        let untiered = Arc::clone(&remote);
+        Self { local, remote, untiered, filled: PullStats::default(), buffer: None }
+    }
+
+    /// Puts MassiveGNN's buffer before the rows of others; `filled` are the pulls that filled it.
+    #[must_use]
+    pub fn with_buffer(self, buffer: Arc<HaloBuffer>, filled: PullStats) -> Self {
+        let remote: Arc<dyn RowSource> = Arc::clone(&buffer) as _;
+        Self { remote, filled, buffer: Some(buffer), ..self }
+    }
+
+    /// Returns the buffer before the rows of others.
+    pub(crate) fn buffer(&self) -> Option<&Arc<HaloBuffer>> {
+        self.buffer.as_ref()
+    }
+
     /// Returns a loader of `tensor` for a worker that owns `owned`.
     pub(crate) fn loader(
         &self,

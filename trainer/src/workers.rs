@@ -6,7 +6,7 @@ use std::{
     thread::{self, Scope, ScopedJoinHandle},
 };
 
-use lodestore_client::RowSource;
+use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::PrefetchStats;
@@ -36,8 +36,8 @@ struct Member<'scope, P> {
     /// Batches in each epoch.
     n_batches: u32,
     kept: Option<Arc<dyn KeptRows + 'scope>>,
-    /// Source of its remote rows: perhaps a buffer.
-    remote: Arc<dyn RowSource>,
+    /// The buffer before its remote rows.
+    buffer: Option<Arc<HaloBuffer>>,
     prefetch: PrefetchStats,
 }
 
@@ -67,7 +67,7 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
                 thread: WorkerThread::start(scope, number, pool, work),
                 n_batches: setup.n_batches_of(number),
                 kept,
-                remote: Arc::clone(&setup.sources_of(number).remote),
+                buffer: setup.sources_of(number).buffer().cloned(),
                 prefetch: PrefetchStats::default(),
             });
         }
@@ -111,7 +111,7 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
                 prefetch: member.prefetch,
                 steady: kept.map_or_else(HotSetStats::default, |kept| kept.stats()),
                 pulled: kept.map_or_else(LoadStats::default, |kept| kept.pulled_until(epoch)),
-                buffer_bytes: member.remote.buffer_bytes().unwrap_or(0),
+                buffer_bytes: member.buffer.as_ref().map_or(0, |buffer| buffer.bytes()),
             };
         }
         &mut self.stats

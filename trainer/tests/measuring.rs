@@ -6,7 +6,6 @@ mod planted;
 
 use std::{path::Path, sync::Arc};
 
-use lodestore_client::source::PullStats;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
@@ -85,8 +84,8 @@ fn settings(path: &Path) -> TrainConfig {
 }
 
 fn sources(graph: &Planted) -> WorkerSources {
-    let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&graph.rows) as Arc<dyn RowSource>);
-    WorkerSources { local, remote, untiered, filled: PullStats::default() }
+    let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
+    WorkerSources::new(Arc::clone(&rows), rows)
 }
 
 fn on(graph: &Planted) -> TrainGraph<'_> {

@@ -8,9 +8,9 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
+use lodestore_client::keep::Keep;
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation};
-use lodestore_trainer::config::HotPolicy;
 use lodestore_trainer::step::WorkerStep;
 use lodestore_trainer::{Progress, TrainConfig, TrainReport};
 use planted::{
@@ -116,7 +116,7 @@ fn a_slow_network_is_named_as_the_bottleneck_and_rapid_hides_it() {
     // All remote rows are hot, so that no batch has anything to wait for.
     let hot = scheduled(config(rapid(), 2, dir.path()), |schedule| {
         schedule.n_hot = N_NODES as usize;
-        schedule.hot_policy = HotPolicy::Frequency;
+        schedule.keep = Keep::Hot;
     });
     let (rapid, rapid_steps) = observed(hot);
     let (massive, massive_steps) = observed(config(massive(), 2, dir.path()));

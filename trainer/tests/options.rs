@@ -18,8 +18,7 @@ use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
 };
 use planted::{
-    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
-    run_telling,
+    Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks, run_telling,
 };
 
 /// A model, options of its layers, and options of updates.
@@ -210,8 +209,7 @@ fn the_gradient_that_is_clipped_is_that_of_all_workers() {
 /// Returns the accuracy of the model in `path`, as a reader of the file measures it.
 fn accuracy(graph: &Planted, path: &Path) -> Option<f64> {
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let (local, remote, untiered) = (Arc::clone(&rows), Arc::clone(&rows), rows);
-    let sources = WorkerSources { local, remote, untiered, filled: FILLED };
+    let sources = WorkerSources::new(Arc::clone(&rows), rows);
     let (topology, book) = (&graph.topology, &graph.book);
     let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     evaluate_saved(path, &on, &sources).unwrap().test_accuracy

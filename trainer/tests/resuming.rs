@@ -7,11 +7,10 @@ mod planted;
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use lodestore_client::RowSource;
+use lodestore_client::keep::Keep;
 use lodestore_client::source::VersionTag;
 use lodestore_trainer::checkpoint::{CheckpointError, Place};
-use lodestore_trainer::config::{
-    CheckpointConfig, HopConfig, HotPolicy, Merge, Migration, ScheduleConfig,
-};
+use lodestore_trainer::config::{CheckpointConfig, HopConfig, Merge, Migration, ScheduleConfig};
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainReport};
 use planted::{
@@ -94,7 +93,7 @@ fn runs_cut_short_anywhere_end_with_the_same_bits() {
             TrainConfig { model, patience: 2, ..plain }
         };
         let expected = run(&graph, &plain(ondemand())).unwrap();
-        let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+        let frequency = |schedule: &mut ScheduleConfig| schedule.keep = Keep::Hot;
         for (name, plain) in [
             ("ondemand", plain(ondemand())),
             ("frequency", scheduled(plain(rapid()), frequency)),

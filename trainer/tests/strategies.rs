@@ -17,12 +17,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lodestore_client::source::{PullStats, VersionTag};
+use lodestore_client::keep::Keep;
+use lodestore_client::source::VersionTag;
 use lodestore_client::{ClientError, RowSource};
 use lodestore_graph::sampler::Fanout;
 use lodestore_store::Dtype;
 use lodestore_trainer::config::{
-    HopConfig, HotPolicy, Merge, Migration, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
+    HopConfig, Merge, Migration, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
 };
 use lodestore_trainer::replay::Replay;
 use lodestore_trainer::report::{EpochReport, RowsFrom};
@@ -74,12 +75,12 @@ fn only_the_way_of_fetching_differs() {
         assert_eq!(losses(&massive.step_losses), losses(&expected.step_losses));
         assert_eq!(massive.parameters_digest, expected.parameters_digest);
         for (n_hot, window) in [(0, 0), (0, 1), (60, 1), (60, 4), (N_NODES as usize * 2, 2)] {
-            let hot_policy = HotPolicy::Frequency;
-            let schedule = ScheduleConfig { n_hot, window, hot_policy, ..schedule() };
+            let keep = Keep::Hot;
+            let schedule = ScheduleConfig { n_hot, window, keep, ..schedule() };
             let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
             let rapid = TrainConfig { model, ..config(rapid, workers, dir.path()) };
             let found = run(&graph, &rapid).unwrap();
-            let oracle = scheduled(rapid, |schedule| schedule.hot_policy = HotPolicy::Oracle);
+            let oracle = scheduled(rapid, |schedule| schedule.keep = Keep::Oracle);
             let oracle = run(&graph, &oracle).unwrap();
             no_more_than(&oracle, &found);
             for found in [found, oracle] {
@@ -104,7 +105,7 @@ fn a_hot_set_for_all_remote_nodes_leaves_nothing_to_pull() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(4);
     let rapid = scheduled(config(rapid(), 2, dir.path()), |schedule| {
-        (schedule.n_hot, schedule.hot_policy) = (N_NODES as usize, HotPolicy::Frequency);
+        (schedule.n_hot, schedule.keep) = (N_NODES as usize, Keep::Hot);
     });
     let rapid = run(&graph, &rapid).unwrap();
     let ondemand = run(&graph, &config(ondemand(), 2, dir.path())).unwrap();
@@ -324,7 +325,7 @@ fn a_source_that_fails_ends_the_run_with_its_error() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(3);
     let with = |strategy| config(strategy, 3, dir.path());
-    let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+    let frequency = |schedule: &mut ScheduleConfig| schedule.keep = Keep::Hot;
     for config in
         [with(ondemand()), scheduled(with(rapid()), frequency), with(rapid()), with(massive())]
     {

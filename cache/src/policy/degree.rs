@@ -12,7 +12,9 @@
 #[must_use]
 pub fn rank_by_degree(ids: &[u32], degrees: &[u32]) -> Vec<u32> {
     assert_eq!(ids.len(), degrees.len(), "one degree per id");
-    super::frequency::ranked(ids.iter().copied().zip(degrees.iter().copied()).collect())
+    let mut ranked: Vec<(u32, u32)> = ids.iter().copied().zip(degrees.iter().copied()).collect();
+    ranked.sort_unstable_by_key(|&(id, degree)| (std::cmp::Reverse(degree), id));
+    ranked.into_iter().map(|(id, _)| id).collect()
 }
 
 #[cfg(test)]

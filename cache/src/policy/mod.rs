@@ -24,7 +24,7 @@ mod tests;
 
 pub use decay::{Candidate, DecaySpec, Replacement, Scoreboard};
 pub use degree::rank_by_degree;
-pub use frequency::rank_by_frequency;
+pub use frequency::{hottest, rank_by_frequency};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use oracle::{NEVER, next_uses};
 pub use spec::{NeedsPlan, PolicySpec};

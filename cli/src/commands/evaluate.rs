@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Args;
 use lodestore_client::ClientConfig;
-use lodestore_client::source::PullStats;
 use lodestore_store::{Graph, OpenOptions};
 use lodestore_trainer::infer::{Evaluation, evaluate_saved};
 use lodestore_trainer::report::RowsFrom;
@@ -50,8 +49,7 @@ impl EvaluateArgs {
             config.etcd = self.security.etcd.read()?;
         }
         let rows = rows_of(&graph, &self.connect, config, &OpenOptions::default())?;
-        let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
-        let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
+        let sources = WorkerSources::new(Arc::clone(&rows), rows);
         let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
         let on = TrainGraph { topology: &topology, book, uuid, rows_from };
         console.stage("evaluation");

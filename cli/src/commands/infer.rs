@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use lodestore_client::source::PullStats;
 use lodestore_client::{EmbeddedSource, RowSource};
 use lodestore_graph::process::{peak_anonymous_bytes, watch_memory};
 use lodestore_store::codec::SegmentCodec;
@@ -81,8 +80,7 @@ impl InferArgs {
         let live = Arc::new(GraphHandle::open(graph.clone(), None, OpenMode::Write, &options)?);
         let rows: Arc<dyn RowSource> =
             Arc::new(EmbeddedSource::at(Arc::clone(&live), live.version())?);
-        let [local, remote, untiered] = [0; 3].map(|_| Arc::clone(&rows));
-        let sources = WorkerSources { local, remote, untiered, filled: PullStats::default() };
+        let sources = WorkerSources::new(Arc::clone(&rows), rows);
         let (book, uuid) = (graph.book(), *graph.uuid().as_bytes());
         let on = TrainGraph { topology: &topology, book, uuid, rows_from: RowsFrom::Embedded };
         // Its name becomes that of a folder.

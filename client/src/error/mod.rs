@@ -5,6 +5,7 @@ use lodestore_cache::directory::DirectoryError;
 use lodestore_cache::hot_set::HotSetError;
 use lodestore_cache::volatile::VolatileError;
 use lodestore_cache::volatile_store::DeclareError;
+use lodestore_graph::halo::HaloError;
 use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
 use lodestore_graph::{NodeId, PartId};
@@ -28,6 +29,9 @@ pub enum ClientError {
     /// The schedule that names the batches could not be read.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// The halo of a partition could not be read.
+    #[error(transparent)]
+    Halo(#[from] HaloError),
     /// A batch is too large.
     #[error(transparent)]
     TooManyEdges(#[from] TooManyEdges),

@@ -195,10 +195,6 @@ impl RowSource for HaloBuffer {
         self.inner.pinned_version()
     }
 
-    fn buffer_bytes(&self) -> Option<u64> {
-        Some(self.bytes())
-    }
-
     /// Pulls like any source. The stats count the rows that the buffer lacked or wanted.
     fn pull_overlapped(
         &self,

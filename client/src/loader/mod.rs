@@ -135,17 +135,18 @@ impl BatchLoader {
         form: impl Fn(&[u8]) -> P + Sync,
     ) -> Result<Option<(Vec<P>, LoadStats)>, ClientError> {
         let start = Instant::now();
-        if !self.local.is_in_memory(&self.tensor)? || nodes.iter().any(|&node| self.is_remote(node))
-        {
+        if nodes.iter().any(|&node| self.is_remote(node)) {
             return Ok(None);
         }
         let piece = |rows: &mut RowBuffer, nodes: &[NodeId]| {
             rows.resize(nodes.len() * self.row_bytes);
-            self.local.pull(&self.tensor, nodes, rows.bytes_mut(), PullKind::Sync)?;
-            Ok::<_, ClientError>(form(rows.bytes()))
+            let is_here = self.local.pull_in_memory(&self.tensor, nodes, rows.bytes_mut())?;
+            Ok::<_, ClientError>(is_here.then(|| form(rows.bytes())))
         };
         let pieces = nodes.par_chunks(n_rows.max(1)).map_init(RowBuffer::default, piece);
-        let pieces = pieces.collect::<Result<_, _>>()?;
+        let Some(pieces) = pieces.collect::<Result<Option<Vec<P>>, _>>()? else {
+            return Ok(None);
+        };
         let seconds = start.elapsed().as_secs_f64();
         let local_rows = nodes.len() as u64;
         let stats =
@@ -195,7 +196,7 @@ impl BatchLoader {
         let Split { local, local_at, .. } = &self.split;
         let (local, local_at) = (&local[n_placed..], &local_at[n_placed..]);
         let reading = Instant::now();
-        self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync)?;
+        self.local.pull_at(&self.tensor, local, local_at, out, PullKind::Sync, &mut || ())?;
         took.read += reading.elapsed();
         for (((_, kept), at), stats) in batches.iter_mut().zip(&remote_at).zip(&mut stats) {
             if let Some(kept) = kept {
@@ -256,7 +257,7 @@ impl BatchLoader {
     ) -> Result<(), ClientError> {
         let start = Instant::now();
         let mut pull = |ids: &[NodeId], at: &[u32], out: &mut [u8]| {
-            self.remote.pull_at(&self.tensor, ids, at, out, self.kind)
+            self.remote.pull_at(&self.tensor, ids, at, out, self.kind, &mut || ())
         };
         let lost = kept.move_rows(at, out, &mut pull)?;
         if kept.keeps_pulled_rows() {
@@ -307,7 +308,8 @@ impl BatchLoader {
         let mut gather = || {
             if gathered.is_none() {
                 let start = Instant::now();
-                gathered = Some(self.local.pull_at(&self.tensor, local, local_at, before, kind));
+                let (tensor, rest) = (&self.tensor, &mut || ());
+                gathered = Some(self.local.pull_at(tensor, local, local_at, before, kind, rest));
                 read = start.elapsed();
             }
         };

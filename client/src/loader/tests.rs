@@ -2,7 +2,6 @@ use lodestore_cache::hot_set::HotSet;
 
 use super::*;
 use crate::hot_set_cache::HotRows;
-use crate::source::PIECE_BYTES;
 use crate::source::TierRows;
 use crate::testing::{ROW_BYTES, TestSource, loader, loader_in_memory, nodes, rows_of};
 use proptest::prelude::*;
@@ -171,8 +170,8 @@ fn a_slow_source_counts_as_pull_time() {
 }
 
 #[test]
-fn local_rows_past_one_chunk_are_in_place() {
-    let ids: Vec<NodeId> = (0..PIECE_BYTES / 2).map(|i| NodeId(10 + (i as u32 * 7) % 20)).collect();
+fn many_local_rows_are_in_place() {
+    let ids: Vec<NodeId> = (0..1 << 19).map(|i: u32| NodeId(10 + i * 7 % 20)).collect();
     let mut out = vec![0; ids.len() * ROW_BYTES];
     loader(&remote()).load(&ids, &mut out).unwrap();
     assert!(out == rows_of(&ids));

@@ -326,8 +326,8 @@ impl RowSource for Client {
         kind: PullKind,
         begun: Instant,
     ) -> Result<PullStats, ClientError> {
-        let position = self.position(tensor)?;
-        self.pull_by(position, ids, out, kind, begun + self.config.deadline, &mut || ())
+        let pull = self.plan(self.position(tensor)?, ids, kind, begun);
+        self.pull_in_order(&pull, out, &mut || ())
     }
 
     fn pull_overlapped(
@@ -338,39 +338,80 @@ impl RowSource for Client {
         kind: PullKind,
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        let position = self.position(tensor)?;
-        self.pull_by(position, ids, out, kind, Instant::now() + self.config.deadline, work)
+        let pull = self.plan(self.position(tensor)?, ids, kind, Instant::now());
+        self.pull_in_order(&pull, out, work)
+    }
+
+    /// Receives rows in place.
+    ///
+    /// # Panics
+    ///
+    /// Also unless the positions ascend.
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        kind: PullKind,
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        assert_eq!(ids.len(), at.len(), "a position for each id");
+        assert!(at.is_sorted_by(|one, next| one < next), "positions ascend");
+        let pull = self.plan(self.position(tensor)?, ids, kind, Instant::now());
+        if ids.is_empty() {
+            return Ok(PullStats::default());
+        }
+        self.execute(&Pull { at: Some(at), ..pull }, out, work)
     }
 }
 
 impl Client {
-    /// Pulls rows of the tensor at `position` until `deadline`.
-    fn pull_by(
-        &self,
+    /// Returns a pull of rows of the tensor at `position` that began at `begun`.
+    fn plan<'a>(
+        &'a self,
         position: usize,
-        ids: &[NodeId],
-        out: &mut [u8],
+        ids: &'a [NodeId],
         kind: PullKind,
-        deadline: Instant,
-        work: &mut dyn FnMut(),
-    ) -> Result<PullStats, ClientError> {
-        let info = &self.tensors[position];
-        let row_bytes = info.row_bytes();
-        ClientError::check_buffer(&info.name, ids.len(), row_bytes, out.len())?;
-        let pull = Pull {
+        begun: Instant,
+    ) -> Pull<'a> {
+        Pull {
             ids,
+            at: None,
             version: self.pinned.as_ref().map_or(0, |pinned| pinned.number),
             floors: self.pinned.as_ref().map_or(&self.floors, |pinned| &pinned.floors),
             tensor: u16::try_from(position).unwrap_or(u16::MAX),
-            row_bytes,
+            row_bytes: self.tensors[position].row_bytes(),
             kind,
-            deadline,
-        };
+            deadline: begun + self.config.deadline,
+        }
+    }
+
+    /// Pulls the rows into `out`, in the order of their ids.
+    fn pull_in_order(
+        &self,
+        pull: &Pull<'_>,
+        out: &mut [u8],
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        let name = &self.tensors[usize::from(pull.tensor)].name;
+        ClientError::check_buffer(name, pull.ids.len(), pull.row_bytes, out.len())?;
+        self.execute(pull, out, work)
+    }
+
+    /// Pulls the rows into `out`, which has room for them; `work` runs while they are in transit.
+    fn execute(
+        &self,
+        pull: &Pull<'_>,
+        out: &mut [u8],
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
         let scratch = self.scratch.get_or(|_| Mutex::default());
         let mut buckets = scratch.lock().ignore_poison().pop().unwrap_or_default();
-        let result = self.pull_all(&pull, out, &mut buckets, work);
+        let result = self.pull_all(pull, out, &mut buckets, work);
         scratch.lock().ignore_poison().push(buckets);
-        let (rows, bytes) = (ids.len() as u64, out.len() as u64);
+        let rows = pull.ids.len() as u64;
+        let bytes = rows * pull.row_bytes as u64;
         let AttemptStats { n_answers, n_hedges, versions } = result?;
         let (requests, hedges) = (n_answers, n_hedges);
         Ok(PullStats { rows, bytes, requests, hedges, versions, ..PullStats::default() })

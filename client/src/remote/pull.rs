@@ -32,6 +32,8 @@ const BEHIND_PAUSES: u32 = 8;
 pub(super) struct Pull<'a> {
     /// The nodes whose rows are pulled.
     pub(super) ids: &'a [NodeId],
+    /// Rows of the output, ascending; in the order of `ids` unless given.
+    pub(super) at: Option<&'a [u32]>,
     pub(super) tensor: u16,
     pub(super) row_bytes: usize,
     pub(super) kind: PullKind,
@@ -41,6 +43,24 @@ pub(super) struct Pull<'a> {
     /// commit of each partition.
     pub(super) floors: &'a Floors,
     pub(super) deadline: Instant,
+}
+
+impl Pull<'_> {
+    /// Sorts the ids at `positions` into buckets, with the places of their rows.
+    fn split(
+        &self,
+        view: &ClusterView,
+        positions: impl Iterator<Item = u32>,
+        buckets: &mut Vec<Bucket>,
+    ) -> Result<(), ClientError> {
+        view.routes.split(self.tensor.into(), self.ids, positions, buckets)?;
+        if let Some(at) = self.at {
+            for Bucket { positions, places, .. } in buckets {
+                places.extend(positions.iter().map(|&position| at[position as usize]));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Client {
@@ -58,11 +78,9 @@ impl Client {
         let (mut stats, mut left) = (AttemptStats::default(), Vec::<u32>::new());
         let mut work = Some(work);
         let (mut answers, mut call) = (ServerAnswers::default(), CallVersions::default());
-        let tensor = pull.tensor.into();
         let all = 0..row_count(pull.ids);
-        (view, ()) = self.plan_on(view, &mut retry, |view| {
-            view.routes.split(tensor, pull.ids, all.clone(), buckets)
-        })?;
+        (view, ()) =
+            self.plan_on(view, &mut retry, |view| pull.split(view, all.clone(), buckets))?;
         loop {
             let number = retry.attempts();
             let attempt = Attempt { view: &view, pull, hedges: &self.hedges, number };
@@ -92,7 +110,7 @@ impl Client {
                 left.sort_unstable();
             }
             (view, ()) = self.plan_on(view, &mut retry, |view| {
-                view.routes.split(tensor, pull.ids, left.iter().copied(), buckets)
+                pull.split(view, left.iter().copied(), buckets)
             })?;
         }
     }
@@ -345,10 +363,11 @@ impl Attempt<'_> {
                     .iter()
                     .zip(&wanted)
                     .map(|(&endpoint, wanted)| {
-                        let Bucket { ids, positions, parts } = &buckets[endpoint];
+                        let Bucket { ids, positions, places, parts } = &buckets[endpoint];
+                        let places = if self.pull.at.is_some() { places } else { positions };
                         let end = ids.len().min(first + IDS_PER_PULL_MAX);
-                        let (ids, positions) = (&ids[first..end], &positions[first..end]);
-                        SubRequest { endpoint, ids, positions, parts, wanted }
+                        let (ids, places) = (&ids[first..end], &places[first..end]);
+                        SubRequest { endpoint, ids, places, parts, wanted }
                     })
                     .collect();
                 let mut round = Round::new(self.view, self.pull, self.hedges);

@@ -28,8 +28,8 @@ pub(super) struct SubRequest<'a> {
     /// The shard that owns the rows, by the routes.
     pub(super) endpoint: usize,
     pub(super) ids: &'a [NodeId],
-    /// Positions of the rows in the output.
-    pub(super) positions: &'a [u32],
+    /// Places of the rows in the output.
+    pub(super) places: &'a [u32],
     pub(super) parts: &'a PartSet,
     /// The versions that the request asks for.
     pub(super) wanted: &'a Wanted,

@@ -192,7 +192,7 @@ impl<'a> Round<'a> {
         let Self { view, pull, pieces, in_flight, .. } = self;
         let InFlight { piece, asked, hedge_at, end } = &mut in_flight[at];
         let (piece, server, sent) = (*piece, asked.server, asked.sent);
-        let (positions, row_bytes) = (pieces[piece].positions, pull.row_bytes);
+        let (positions, row_bytes) = (pieces[piece].places, pull.row_bytes);
         let had_begun = asked.progress.has_begun();
         let mut place = Place { positions, row_bytes, out, stamps: None };
         let taken = asked.connection.take_rows(&mut asked.progress, &mut place, asked.until);

@@ -56,8 +56,8 @@ impl<'a> RemoteTensor<'a> {
     ) -> Result<(), ClientError> {
         StoreError::check_element::<T>(self.info())?;
         let out = bytemuck::cast_slice_mut(out);
-        let deadline = Instant::now() + self.client.config.deadline;
-        self.client.pull_by(self.position, ids, out, PullKind::Sync, deadline, &mut || ())?;
+        let pull = self.client.plan(self.position, ids, PullKind::Sync, Instant::now());
+        self.client.pull_in_order(&pull, out, &mut || ())?;
         Ok(())
     }
 }

@@ -41,11 +41,13 @@ struct ServerRoutes {
     health: Health,
 }
 
-/// The request to one endpoint: ids, and the positions of their rows.
+/// The request to one endpoint: ids, and their positions in the pull.
 #[derive(Default)]
 pub(crate) struct Bucket {
     pub(crate) ids: Vec<NodeId>,
     pub(crate) positions: Vec<u32>,
+    /// Rows of the output, if these are not `positions`.
+    pub(crate) places: Vec<u32>,
     /// Partitions of the ids.
     pub(crate) parts: PartSet,
 }
@@ -54,6 +56,7 @@ impl Bucket {
     pub(crate) fn clear(&mut self) {
         self.ids.clear();
         self.positions.clear();
+        self.places.clear();
         self.parts = PartSet::default();
     }
 }

@@ -1,9 +1,11 @@
-//! The batches of a schedule with the rows of several tensors, prepared by a background thread.
+//! The batches of one worker, of a schedule or sampled as they are needed; and those of a schedule
+//! with the rows of several tensors, prepared by a background thread.
 //!
 //! [`crate::prefetch::Prefetcher`] borrows from the scope of its threads. [`ScheduledBatches`] owns
 //! everything that it needs, for callers without such a scope.
 
 mod planned;
+mod sampled;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +28,7 @@ use crate::loader::BatchLoader;
 use crate::prefetch::{BatchSource, PrefetchStats, Prefetcher, PreparedBatch, Window};
 use crate::source::{PullKind, RowSource, VersionTag};
 pub use planned::{PlannedBatches, PlannedConfig};
+pub use sampled::SampledBatches;
 
 /// Settings of an iteration over the batches of one worker of a schedule.
 #[derive(Clone, Debug)]
@@ -249,12 +252,7 @@ impl IterationWorker {
         let n_nodes = schedule.n_nodes() as usize;
         let row_bytes = self.loader.row_bytes();
         let max_nodes = schedule.max_ids() as usize;
-        // Two sets of this many rows are in memory.
-        let n_hot = match config.keep {
-            Keep::Nothing => 0,
-            Keep::Hot => n_nodes,
-            Keep::Oracle => n_nodes.div_ceil(2),
-        };
+        let n_hot = config.keep.n_hot_of(n_nodes);
         let wanted = RowBudget { n_hot, window: config.window.n_batches };
         // With memory for less than a batch, no row is kept and no batch prepared ahead.
         let least = RowBudget { n_hot: 0, window: 0 };
@@ -270,11 +268,7 @@ impl IterationWorker {
             fill_rows: max_nodes.max(1),
         };
         let batches = PlannedBatches::start(scope, schedule, &self.path, &self.loader, planned)?;
-        let capacity_rows = match keep {
-            Keep::Nothing => 0,
-            Keep::Hot => budget.n_hot,
-            Keep::Oracle => budget.n_hot.saturating_mul(2).min(n_nodes),
-        };
+        let capacity_rows = keep.capacity_rows(budget.n_hot).min(n_nodes);
         self.stats.lock().ignore_poison().capacity_rows = capacity_rows as u64;
         Ok((batches, Window { n_batches: budget.window, ..config.window }))
     }

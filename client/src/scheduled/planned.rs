@@ -12,7 +12,7 @@ use lodestore_graph::schedule::{AccessCounts, NEVER, NextUses, Schedule, Schedul
 
 use crate::error::ClientError;
 use crate::hot_set_cache::{HotRows, HotSetCache, HotSetStats};
-use crate::keep::Keep;
+use crate::keep::{Keep, hot_set};
 use crate::load_stats::LoadStats;
 use crate::loader::{BatchLoader, Residency, RowResidency};
 use crate::oracle_tier::{OracleTier, TierFill};
@@ -85,13 +85,13 @@ impl<'scope> PlannedBatches<'scope> {
                 let choose = Arc::new(move |epoch| {
                     let is_remote = |node| of_loader.is_remote(node);
                     let counts = AccessCounts::of(&of_schedule, worker, epoch, &is_remote)?;
-                    Ok(counts.hottest(n_hot))
+                    Ok(hot_set(&counts, n_hot))
                 });
                 let epochs = first / per_epoch..epochs;
                 Keeper::Hot(HotSetCache::start(scope, loader, epochs, choose)?)
             }
             Keep::Oracle => {
-                let n_slots = n_hot.saturating_mul(2);
+                let n_slots = keep.capacity_rows(n_hot);
                 let is_remote = |node| loader.is_remote(node);
                 let soonest = soonest(schedule, worker, first, n_slots, &is_remote)?;
                 let fill = TierFill { soonest: &soonest, most_rows: fill_rows };

@@ -1,6 +1,10 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use lodestore_cache::PolicySpec;
+use lodestore_cache::policy::rank_by_frequency;
+use lodestore_cache::replay::{Replay, ReplayInputs, TierSizes};
+use lodestore_cache::trace::TraceBuilder;
 use lodestore_graph::sampler::{Deal, Fanout};
 use lodestore_graph::schedule::{ScheduleInput, ScheduleSpec, write_schedule};
 use lodestore_graph::topology::Topology;
@@ -9,7 +13,7 @@ use tempfile::TempDir;
 
 use super::planned::soonest;
 use super::*;
-use crate::testing::{ROW_BYTES, TestSource, rows_of};
+use crate::testing::{ROW_BYTES, TestSource, loader, rows_of};
 
 const N_NODES: u32 = 40;
 const EPOCHS: u32 = 3;
@@ -136,6 +140,90 @@ fn retained_rows_are_pulled_once() {
     let met = oracle.window.ready + oracle.window.waited + oracle.window.default_path;
     assert_eq!(met, u64::from(EPOCHS * run.2.n_batches(0)));
     assert!(nothing.load.remote_rows > oracle.load.remote_rows + oracle.filled_rows);
+}
+
+/// Rows that `frequency` finds, misses and pulls before epochs.
+#[derive(Debug, PartialEq, Eq)]
+struct HotRowCounts {
+    hits: u64,
+    misses: u64,
+    ahead: u64,
+}
+
+/// Returns the remote nodes of a batch.
+fn remote_of(schedule: &Schedule, loader: &BatchLoader, epoch: u32, position: u32) -> Vec<u32> {
+    let nodes = schedule.get(0, epoch, position).unwrap().nodes;
+    nodes.into_iter().filter(|&node| loader.is_remote(node)).map(|node| node.0).collect()
+}
+
+/// Replays the schedule's remote rows against `frequency`, as `lode cache-bench --ahead` does.
+fn simulated(schedule: &Schedule, loader: &BatchLoader, n_hot: u32) -> HotRowCounts {
+    let mut builder = TraceBuilder::default();
+    for epoch in 0..EPOCHS {
+        builder.begin_epoch();
+        for position in 0..schedule.n_batches(0) {
+            builder.push_batch(&remote_of(schedule, loader, epoch, position)).unwrap();
+        }
+    }
+    let trace = builder.finish(Some(N_NODES));
+    let ranking = |epoch| Arc::from(rank_by_frequency(trace.epoch_ids(epoch)));
+    let rankings: Arc<[Arc<[u32]>]> = (0..EPOCHS as usize).map(ranking).collect();
+    let spec = PolicySpec::Frequency(Arc::clone(&rankings[0]));
+    let inputs = ReplayInputs { rankings: Some(rankings), ahead: true, ..ReplayInputs::default() };
+    let mut replay = Replay::new(&trace, TierSizes::One(n_hot), &spec, inputs).unwrap();
+    while !replay.is_done() {
+        replay.advance_batch();
+    }
+    let stats = replay.stats();
+    HotRowCounts { hits: stats.tier.hits, misses: stats.tier.misses, ahead: stats.n_ahead }
+}
+
+/// Loads all batches with hot sets of `n_hot` rows, each epoch once its set is there.
+fn counted(
+    (_, path, schedule): &(TempDir, PathBuf, Arc<Schedule>),
+    loader: &BatchLoader,
+    n_hot: u32,
+) -> HotRowCounts {
+    let mut load = LoadStats::default();
+    let mut n_chosen = 0;
+    let ahead = thread::scope(|scope| {
+        let (keep, n_hot) = (Keep::Hot, n_hot as usize);
+        let config = PlannedConfig { worker: 0, first: 0, keep, n_hot, fill_rows: 1 };
+        let batches = PlannedBatches::start(scope, schedule, path, loader, config).unwrap();
+        for index in 0..batches.n_batches() {
+            let epoch = index / schedule.n_batches(0);
+            if index.is_multiple_of(schedule.n_batches(0)) {
+                let of_epoch = 0..schedule.n_batches(0);
+                let remote = of_epoch.flat_map(|at| remote_of(schedule, loader, epoch, at));
+                n_chosen += remote.collect::<BTreeSet<u32>>().len().min(n_hot) as u64;
+                let start = Instant::now();
+                let n_built = || batches.pulled_until(epoch).remote_rows + batches.kept().kept_rows;
+                while n_built() < n_chosen {
+                    assert!(start.elapsed() < TIME, "the hot set is not built");
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            let (batch, kept) = batches.batch(index).unwrap();
+            let mut out = vec![0; batch.nodes.len() * ROW_BYTES];
+            let mut of_batch = [(&batch.nodes[..], kept)];
+            load += loader.clone().load_together(&mut of_batch, &mut out).unwrap()[0];
+            assert_eq!(out, rows_of(&batch.nodes));
+        }
+        assert_eq!(batches.kept().late, 0);
+        batches.pulled_until(EPOCHS).remote_rows
+    });
+    HotRowCounts { hits: load.hit_rows, misses: load.remote_rows, ahead }
+}
+
+#[test]
+fn hot_sets_find_the_rows_that_the_simulated_policy_finds() {
+    let run = schedule();
+    let loader = loader(&source(u64::MAX));
+    for n_hot in [1, 2, 5, 9, 14, 19, 20] {
+        let simulated = simulated(&run.2, &loader, n_hot);
+        assert_eq!(counted(&run, &loader, n_hot), simulated, "{n_hot} hot rows");
+        assert!(simulated.hits > 0);
+    }
 }
 
 #[test]

@@ -71,12 +71,17 @@ impl RowSource for EmbeddedSource {
         self.pinned
     }
 
-    fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {
-        Ok(self.store.is_mapped(tensor)?)
-    }
-
-    fn places_rows(&self, _tensor: &str) -> bool {
-        true
+    fn pull_in_memory(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<bool, ClientError> {
+        let is_mapped = self.store.is_mapped(tensor)?;
+        if is_mapped {
+            self.store.gather(tensor, ids, out)?;
+        }
+        Ok(is_mapped)
     }
 
     fn pull_overlapped(
@@ -100,6 +105,7 @@ impl RowSource for EmbeddedSource {
         at: &[u32],
         out: &mut [u8],
         _kind: PullKind,
+        _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.store.gather_at(tensor, ids, at, out)?;
         self.stats_of(tensor, ids)

@@ -38,11 +38,28 @@ impl MemorySource {
         Ok(())
     }
 
+    /// Returns the bytes of a row of `tensor`; fails for an id past the last node.
+    fn row_bytes_of(&self, tensor: &str, ids: &[NodeId]) -> Result<usize, ClientError> {
+        let (info, _) = self.find(tensor)?;
+        let n_nodes = self.book.n_nodes();
+        match ids.iter().find(|id| id.0 >= n_nodes) {
+            Some(&node) => Err(ClientError::UnknownNode { node, n_nodes }),
+            None => Ok(info.row_bytes()),
+        }
+    }
+
     fn find(&self, name: &str) -> Result<&(TensorInfo, Vec<u8>), ClientError> {
         self.tensors.get(name).ok_or_else(|| {
             ClientError::unknown_tensor(name, self.tensors.keys().map(String::as_str))
         })
     }
+}
+
+/// Returns the stats of a pull of these rows.
+fn stats_of(ids: &[NodeId], row_bytes: usize) -> PullStats {
+    let rows = ids.len() as u64;
+    let requests = u64::from(!ids.is_empty());
+    PullStats { rows, bytes: rows * row_bytes as u64, requests, ..PullStats::default() }
 }
 
 impl RowSource for MemorySource {
@@ -59,8 +76,13 @@ impl RowSource for MemorySource {
         Some(VersionTag::any(0))
     }
 
-    fn is_in_memory(&self, tensor: &str) -> Result<bool, ClientError> {
-        self.find(tensor).map(|_| true)
+    fn pull_in_memory(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        out: &mut [u8],
+    ) -> Result<bool, ClientError> {
+        self.pull(tensor, ids, out, PullKind::Sync).map(|_| true)
     }
 
     fn pull_overlapped(
@@ -71,27 +93,41 @@ impl RowSource for MemorySource {
         _kind: PullKind,
         _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        let (info, rows) = self.find(tensor)?;
-        let row_bytes = info.row_bytes();
+        let row_bytes = self.row_bytes_of(tensor, ids)?;
         ClientError::check_buffer(tensor, ids.len(), row_bytes, out.len())?;
-        let n_nodes = self.book.n_nodes();
-        if let Some(&node) = ids.iter().find(|id| id.0 >= n_nodes) {
-            return Err(ClientError::UnknownNode { node, n_nodes });
-        }
+        let (_, rows) = self.find(tensor)?;
         if row_bytes > 0 {
             for (row, id) in out.chunks_exact_mut(row_bytes).zip(ids) {
                 row.copy_from_slice(&rows[id.index() * row_bytes..][..row_bytes]);
             }
         }
-        let requests = u64::from(!ids.is_empty());
-        let (rows, bytes) = (ids.len() as u64, out.len() as u64);
-        Ok(PullStats { rows, bytes, requests, ..PullStats::default() })
+        Ok(stats_of(ids, row_bytes))
+    }
+
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        _kind: PullKind,
+        _work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        assert_eq!(ids.len(), at.len(), "a position for each id");
+        let row_bytes = self.row_bytes_of(tensor, ids)?;
+        let (_, rows) = self.find(tensor)?;
+        for (id, &at) in ids.iter().zip(at) {
+            out[at as usize * row_bytes..][..row_bytes]
+                .copy_from_slice(&rows[id.index() * row_bytes..][..row_bytes]);
+        }
+        Ok(stats_of(ids, row_bytes))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::pull_and_scatter;
 
     fn source() -> MemorySource {
         let mut source = MemorySource::new(PartitionBook::from_counts(&[2, 1]).unwrap());
@@ -106,6 +142,21 @@ mod tests {
         let stats = source().pull("x", &ids, &mut out, PullKind::Sync).unwrap();
         assert_eq!(out, [20, 21, 0, 1, 20, 21]);
         assert_eq!(stats, PullStats { rows: 3, bytes: 6, requests: 1, ..PullStats::default() });
+    }
+
+    #[test]
+    fn puts_rows_in_place_as_a_source_does_that_pulls_them_first() {
+        let (source, ids) = (source(), [NodeId(2), NodeId(0)]);
+        let mut out = [7; 10];
+        let work = &mut || ();
+        let stats = source.pull_at("x", &ids, &[1, 3], &mut out, PullKind::Sync, work).unwrap();
+        assert_eq!(out, [7, 7, 20, 21, 7, 7, 0, 1, 7, 7]);
+        let mut other = [7; 10];
+        let kind = PullKind::Sync;
+        let pulled = pull_and_scatter(&source, "x", &ids, &[1, 3], &mut other, kind, work).unwrap();
+        assert_eq!((PullStats { copy: stats.copy, ..pulled }, other), (stats, out));
+        let past = source.pull_at("x", &[NodeId(3)], &[0], &mut out, PullKind::Sync, work);
+        assert!(matches!(past, Err(ClientError::UnknownNode { node: NodeId(3), n_nodes: 3 })));
     }
 
     #[test]

@@ -71,22 +71,15 @@ pub trait RowSource: Send + Sync {
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError>;
 
-    /// Returns whether rows are in memory here, so that a few small pulls cost no more than a large
-    /// one.
-    fn is_in_memory(&self, _tensor: &str) -> Result<bool, ClientError> {
+    /// Like [`RowSource::pull`], if the rows are in this process's memory, so that several small
+    /// pulls cost no more than a large one. Otherwise pulls nothing and returns `false`.
+    fn pull_in_memory(
+        &self,
+        _tensor: &str,
+        _ids: &[NodeId],
+        _out: &mut [u8],
+    ) -> Result<bool, ClientError> {
         Ok(false)
-    }
-
-    /// Returns whether [`RowSource::pull_at`] puts all rows of `tensor` in place under one plan,
-    /// and needs no memory for them besides the output.
-    fn places_rows(&self, _tensor: &str) -> bool {
-        false
-    }
-
-    /// Returns the memory of the rows that one worker's buffer keeps, in bytes; `None` without a
-    /// buffer.
-    fn buffer_bytes(&self) -> Option<u64> {
-        None
     }
 
     /// Returns the version of all rows if the source is pinned, as files, servers or memory may be.
@@ -95,10 +88,11 @@ pub trait RowSource: Send + Sync {
         None
     }
 
-    /// Writes row `ids[i]` to row `at[i]` of `out`, and leaves its other rows as they are.
+    /// Like [`RowSource::pull_overlapped`], but writes row `ids[i]` to row `at[i]` of `out`, and
+    /// leaves its other rows as they are. Positions ascend, each once.
     ///
-    /// Rows are pulled in pieces that stay in a core's cache until they are in place. A source that
-    /// can put rows in place itself does so.
+    /// A source that can put rows in place itself does so. Otherwise all rows are pulled into memory
+    /// of their own first; the time to put them in place counts as [`PullStats::copy`].
     ///
     /// # Panics
     ///
@@ -110,25 +104,34 @@ pub trait RowSource: Send + Sync {
         at: &[u32],
         out: &mut [u8],
         kind: PullKind,
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        assert_eq!(ids.len(), at.len(), "a position for each id");
-        let (row_bytes, mut stats) = (self.tensor(tensor)?.row_bytes(), PullStats::default());
-        if row_bytes == 0 || ids.is_empty() {
-            return Ok(stats);
-        }
-        let n_piece = (PIECE_BYTES / row_bytes).max(1);
-        let mut piece = vec![0; n_piece.min(ids.len()) * row_bytes];
-        for (ids, at) in ids.chunks(n_piece).zip(at.chunks(n_piece)) {
-            let rows = &mut piece[..ids.len() * row_bytes];
-            stats += self.pull(tensor, ids, rows, kind)?;
-            scatter(rows, row_bytes, at, out);
-        }
-        Ok(stats)
+        pull_and_scatter(self, tensor, ids, at, out, kind, work)
     }
 }
 
-/// Bytes of rows that are put in place together.
-pub(crate) const PIECE_BYTES: usize = 1 << 20;
+/// Pulls rows into memory of their own, and copies them to their positions.
+pub(crate) fn pull_and_scatter(
+    source: &(impl RowSource + ?Sized),
+    tensor: &str,
+    ids: &[NodeId],
+    at: &[u32],
+    out: &mut [u8],
+    kind: PullKind,
+    work: &mut dyn FnMut(),
+) -> Result<PullStats, ClientError> {
+    assert_eq!(ids.len(), at.len(), "a position for each id");
+    let row_bytes = source.tensor(tensor)?.row_bytes();
+    if row_bytes == 0 || ids.is_empty() {
+        return Ok(PullStats::default());
+    }
+    let mut rows = vec![0; ids.len() * row_bytes];
+    let mut pulled = source.pull_overlapped(tensor, ids, &mut rows, kind, work)?;
+    let start = Instant::now();
+    scatter(&rows, row_bytes, at, out);
+    pulled.copy += start.elapsed();
+    Ok(pulled)
+}
 
 /// Counters of pulls, and of the tiers before a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

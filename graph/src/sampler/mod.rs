@@ -25,7 +25,7 @@ use stream::RandomStream;
 
 pub use fanout::{Fanout, FanoutError};
 pub use frontier::{FrontierBatch, FrontierSampler};
-pub use roots::{Deal, RootPlan, epoch_order, is_local};
+pub use roots::{Deal, RootPlan, RootShare, epoch_order, is_local};
 pub use stream::batch_seed;
 
 /// Nodes whose neighbours are drawn, read and numbered together: enough for memory to answer

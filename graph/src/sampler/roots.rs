@@ -108,6 +108,31 @@ impl RootPlan<'_> {
     }
 }
 
+/// One worker's share of the training nodes of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct RootShare<'a> {
+    /// The worker.
+    pub worker: u32,
+    /// How training nodes become batches.
+    pub plan: RootPlan<'a>,
+    /// The training nodes of all workers.
+    pub train: &'a [NodeId],
+}
+
+impl RootShare<'_> {
+    /// Returns the roots of each batch of an epoch; a batch may have none.
+    #[must_use]
+    pub fn batches(&self, epoch: u32) -> Vec<Vec<NodeId>> {
+        self.plan.batches(&epoch_order(self.plan.seed, epoch, self.train), self.worker)
+    }
+
+    /// Returns the seed of a batch of an epoch.
+    #[must_use]
+    pub fn seed_of(&self, epoch: u32, batch: u32) -> u64 {
+        self.plan.seed_of(self.worker, epoch, batch)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! How often an epoch needs each remote node, and which of them are worth keeping.
+//! How often an epoch needs each remote node.
 
 use serde::Serialize;
 
@@ -44,21 +44,10 @@ impl AccessCounts {
         Ok(Self { counts })
     }
 
-    /// Returns the `n_hot` nodes with the highest counts, the lower id first among equals, by
-    /// rising id (RapidGNN, section 4.5). Nodes that are never counted are left out.
-    #[must_use]
-    pub fn hottest(&self, n_hot: usize) -> Vec<NodeId> {
-        // Ordered by falling count, then by rising id.
-        let rank = |id: u32, count: u32| u64::from(u32::MAX - count) << 32 | u64::from(id);
-        let needed = (0u32..).zip(&self.counts).filter(|(_, count)| **count > 0);
-        let mut ranks: Vec<u64> = needed.map(|(id, &count)| rank(id, count)).collect();
-        if n_hot < ranks.len() {
-            ranks.select_nth_unstable(n_hot);
-            ranks.truncate(n_hot);
-        }
-        let mut hottest: Vec<NodeId> = ranks.into_iter().map(|rank| NodeId(rank as u32)).collect();
-        hottest.sort_unstable();
-        hottest
+    /// Returns the remote nodes that batches need, ascending, with the number of these batches.
+    pub fn uses(&self) -> impl Iterator<Item = (NodeId, u32)> {
+        let counts = (0..).map(NodeId).zip(self.counts.iter().copied());
+        counts.filter(|(_, count)| *count > 0)
     }
 
     /// Returns how many batches need `node`; 0 for a local one.
@@ -83,22 +72,6 @@ impl AccessCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_hottest_are_those_of_a_full_sort(
-            counts in prop::collection::vec(0u32..5, 0..60),
-            n_hot in 0usize..70,
-        ) {
-            let mut naive: Vec<usize> = (0..counts.len()).filter(|&id| counts[id] > 0).collect();
-            naive.sort_by_key(|&id| (std::cmp::Reverse(counts[id]), id));
-            naive.truncate(n_hot);
-            naive.sort_unstable();
-            let hottest = AccessCounts { counts }.hottest(n_hot);
-            prop_assert_eq!(hottest.into_iter().map(NodeId::index).collect::<Vec<_>>(), naive);
-        }
-    }
 
     #[test]
     fn stats_count_the_long_tail() {
@@ -106,5 +79,7 @@ mod tests {
         let expected = AccessStats { accesses: 5, nodes: 3, nodes_once: 2 };
         assert_eq!(counts.stats(), expected);
         assert_eq!([0, 2, 9].map(|id| counts.of_node(NodeId(id))), [0, 3, 0]);
+        let uses = [(NodeId(1), 1), (NodeId(2), 3), (NodeId(3), 1)];
+        assert_eq!(counts.uses().collect::<Vec<_>>(), uses);
     }
 }

@@ -226,10 +226,7 @@ impl Cut {
             labelled: Arc::clone(&source.labelled),
             splits,
         });
-        let of_worker = |_| {
-            let [local, remote, untiered] = [(); 3].map(|()| Arc::clone(&rows));
-            WorkerSources { local, remote, untiered, filled: PullStats::default() }
-        };
+        let of_worker = |_| WorkerSources::new(Arc::clone(&rows), Arc::clone(&rows));
         (0..n_workers).map(of_worker).collect()
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use anyhow::Result;
+use lodestore_client::keep::hot_set;
 use lodestore_graph::NodeId;
 use lodestore_graph::sampler::is_local;
 use lodestore_graph::schedule::{AccessCounts, Schedule};
@@ -78,7 +79,7 @@ impl RapidFigures {
                     self.reuse.push(Reuse::of(graph, batch, schedule, &counts));
                 }
                 for ((&size, sum), before) in sizes.iter().zip(&mut sums).zip(&mut before) {
-                    let hot = counts.hottest(size as usize);
+                    let hot = hot_set(&counts, size as usize);
                     let served: u64 = hot.iter().map(|&node| u64::from(counts.of_node(node))).sum();
                     let is_new = |node: &&NodeId| before.binary_search(node).is_err();
                     let n_new = hot.iter().filter(is_new).count() as u64;

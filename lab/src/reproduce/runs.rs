@@ -5,10 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lodestore_client::keep::Keep;
 use lodestore_client::{ClientConfig, Pin, Security};
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::config::{
-    HotPolicy, MassiveConfig, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
+    MassiveConfig, OndemandConfig, RapidConfig, Sampling, ScheduleConfig,
 };
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Strategy, TrainConfig, TrainReport};
@@ -83,9 +84,9 @@ impl Contestant {
     fn schedule(self, n_kept: u32) -> ScheduleConfig {
         let usual = ScheduleConfig::default();
         ScheduleConfig {
-            hot_policy: match self {
-                Self::RapidOracle => HotPolicy::Oracle,
-                _ => HotPolicy::Frequency,
+            keep: match self {
+                Self::RapidOracle => Keep::Oracle,
+                _ => Keep::Hot,
             },
             n_hot: if self == Self::RapidPrefetch { 0 } else { n_kept as usize / 2 },
             window: if self == Self::RapidCache { 0 } else { usual.window },

@@ -19,7 +19,7 @@ pub use crate::strategy::full::config::{Compression, FullConfig, Halo};
 pub use crate::strategy::hop::config::{HopConfig, Merge, Migration};
 pub use crate::strategy::massive::MassiveConfig;
 pub use crate::strategy::ondemand::config::{OndemandConfig, Sampling};
-pub use crate::strategy::rapid::config::{HotPolicy, RapidConfig, ScheduleConfig};
+pub use crate::strategy::rapid::config::{RapidConfig, ScheduleConfig};
 pub use crate::strategy::sdt::config::{OptimizerState, SdtConfig};
 
 /// Settings of a run: its training, and the way it gets its rows, which never changes the losses.

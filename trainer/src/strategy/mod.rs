@@ -16,7 +16,7 @@ use std::{borrow::Cow, fmt, ops::ControlFlow, str::FromStr, thread::Scope};
 
 use lodestore_graph::{
     NodeId, PartitionBook,
-    sampler::{Deal, RootPlan, epoch_order},
+    sampler::{Deal, RootPlan, RootShare},
 };
 use lodestore_models::adam::ReplicaState;
 use serde::ser::SerializeMap;
@@ -106,7 +106,7 @@ pub(crate) trait StrategyConfig {
         let plan = self.root_plan(config, book);
         let mut n_batches = Vec::new();
         for worker in 0..plan.workers {
-            let share = Share { worker, plan, train };
+            let share = RootShare { worker, plan, train };
             n_batches.push(u32::try_from(share.batches(0).len()).unwrap_or(u32::MAX));
         }
         n_batches
@@ -287,19 +287,4 @@ pub(crate) fn check_parts(config: &TrainConfig, book: &PartitionBook) -> Result<
     let n_parts = u32::from(book.n_parts());
     let most = format!("at most one for each of the {n_parts} partitions");
     check(config.workers <= n_parts, "workers", &most, config.workers)
-}
-
-/// One worker's share of the training nodes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Share<'a> {
-    pub(crate) worker: u32,
-    pub(crate) plan: RootPlan<'a>,
-    pub(crate) train: &'a [NodeId],
-}
-
-impl Share<'_> {
-    /// Returns the roots of each batch of an epoch, of which any may be none.
-    pub(crate) fn batches(&self, epoch: u32) -> Vec<Vec<NodeId>> {
-        self.plan.batches(&epoch_order(self.plan.seed, epoch, self.train), self.worker)
-    }
 }

@@ -226,11 +226,13 @@ pub(crate) fn run_telling(
     progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Result<TrainReport, TrainError> {
     let sources = (0..config.workers).map(|worker| {
-        let (local, mut of_worker) = (Arc::clone(local), Arc::clone(remote));
+        let mut sources = WorkerSources::new(Arc::clone(local), Arc::clone(remote));
         if matches!(config.strategy, Strategy::Massive(_)) {
-            of_worker = Arc::new(buffer(graph, config, worker, remote)?);
+            let buffer = Arc::new(buffer(graph, config, worker, remote)?);
+            sources = sources.with_buffer(buffer, FILLED);
         }
-        Ok(WorkerSources { local, remote: of_worker, untiered: Arc::clone(remote), filled: FILLED })
+        sources.filled = FILLED;
+        Ok(sources)
     });
     let sources = sources.collect::<Result<Vec<_>, ClientError>>()?;
     let (topology, book) = (&graph.topology, &graph.book);
@@ -260,12 +262,13 @@ pub(crate) fn run_in_ranks_from(
     let as_rank = |mut rank: ThreadCollective| {
         let rows = rows_of(rank.rank());
         let of_worker = |worker| {
-            let (local, untiered, mut remote) =
-                (Arc::clone(&rows), Arc::clone(&rows), Arc::clone(&rows));
+            let mut sources = WorkerSources::new(Arc::clone(&rows), Arc::clone(&rows));
             if matches!(config.strategy, Strategy::Massive(_)) {
-                remote = Arc::new(buffer(graph, config, worker, &rows).unwrap());
+                let buffer = Arc::new(buffer(graph, config, worker, &rows).unwrap());
+                sources = sources.with_buffer(buffer, FILLED);
             }
-            WorkerSources { local, remote, untiered, filled: FILLED }
+            sources.filled = FILLED;
+            sources
         };
         let workers = (rank.rank()..config.workers).step_by(n_ranks as usize);
         let sources: Vec<_> = workers.map(of_worker).collect();
@@ -361,9 +364,10 @@ impl RowSource for Noting {
         at: &[u32],
         out: &mut [u8],
         kind: PullKind,
+        work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
         self.memory.lock().unwrap().insert(out.as_ptr() as usize, out.len());
-        self.rows.pull_at(tensor, ids, at, out, kind)
+        self.rows.pull_at(tensor, ids, at, out, kind, work)
     }
 }
 

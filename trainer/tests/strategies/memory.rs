@@ -6,7 +6,7 @@ use super::*;
 fn a_memory_budget_shrinks_window_and_hot_sets() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
-    let frequency = |schedule: &mut ScheduleConfig| schedule.hot_policy = HotPolicy::Frequency;
+    let frequency = |schedule: &mut ScheduleConfig| schedule.keep = Keep::Hot;
     let wide = scheduled(config(rapid(), 2, dir.path()), frequency);
     let expected = run(&graph, &wide).unwrap();
     let bound = schedule_of(&expected).memory_bound_bytes;
@@ -20,7 +20,7 @@ fn a_memory_budget_shrinks_window_and_hot_sets() {
         assert!(shrunk.memory_bound_bytes <= budget);
         assert!(found.memory_measured_bytes <= budget);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
-        let oracle = scheduled(tight, |it| it.hot_policy = HotPolicy::Oracle);
+        let oracle = scheduled(tight, |it| it.keep = Keep::Oracle);
         let oracle = run(&graph, &oracle).unwrap();
         assert!(oracle.memory_measured_bytes <= budget);
         assert_eq!(losses(&oracle.step_losses), losses(&expected.step_losses));
@@ -40,15 +40,15 @@ fn measured_memory_is_that_which_rows_were_put_into() {
     let dir = tempfile::tempdir().unwrap();
     let graph = complete(2);
     let n_nodes = u64::from(graph.book.n_nodes());
-    for (n_hot, window, hot_policy) in [
-        (0, 0, HotPolicy::Oracle),
-        (0, 1, HotPolicy::Frequency),
-        (0, 4, HotPolicy::Oracle),
-        (1000, 2, HotPolicy::Frequency),
-        (1000, 2, HotPolicy::Oracle),
+    for (n_hot, window, keep) in [
+        (0, 0, Keep::Oracle),
+        (0, 1, Keep::Hot),
+        (0, 4, Keep::Oracle),
+        (1000, 2, Keep::Hot),
+        (1000, 2, Keep::Oracle),
     ] {
         let together = Some(1);
-        let schedule = ScheduleConfig { hot_policy, n_hot, window, together, ..schedule() };
+        let schedule = ScheduleConfig { keep, n_hot, window, together, ..schedule() };
         let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
         let rapid = TrainConfig {
             fanouts: vec![Fanout::All],
@@ -61,10 +61,10 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         let remote = Arc::clone(&other) as Arc<dyn RowSource>;
         let found = run_from(&graph, &rapid, &(Arc::clone(&local) as _), &remote).unwrap();
         // Each worker owns half of the nodes; keeps all others twice, or once under the oracle.
-        let kept = match (n_hot, hot_policy) {
-            (0, _) => 0,
-            (_, HotPolicy::Frequency) => n_nodes * ROW_BYTES,
-            (_, HotPolicy::Oracle) => n_nodes / 2 * ROW_BYTES,
+        let kept = match (n_hot, keep) {
+            (0, _) | (_, Keep::Nothing) => 0,
+            (_, Keep::Hot) => n_nodes * ROW_BYTES,
+            (_, Keep::Oracle) => n_nodes / 2 * ROW_BYTES,
         };
         // The evaluation, at the end, has memory of its own, larger than any batch's.
         let memory = local.memory.lock().unwrap();
@@ -72,7 +72,7 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         let batch = n_nodes * ROW_BYTES;
         let n_found = of_batches.iter().filter(|&&n| n == batch).count() as u64;
         let measured = found.memory_measured_bytes.checked_sub(kept).expect("less than is kept");
-        let what = format!("{hot_policy:?}, {n_hot}, {window}: {of_batches:?}, {measured}");
+        let what = format!("{keep:?}, {n_hot}, {window}: {of_batches:?}, {measured}");
         assert_eq!(measured % batch, 0, "{what}");
         // The bytes of the worker that had most, of two.
         assert!(measured >= batch && 2 * measured >= n_found * batch, "{what}");
@@ -82,7 +82,7 @@ fn measured_memory_is_that_which_rows_were_put_into() {
         assert!(all <= bound, "{what}: {all} of {bound}");
         let n_batches = if window == 0 { 1 } else { window as u64 + 2 };
         let n_hot = if n_hot == 0 { 0 } else { n_nodes / 2 };
-        let n_hot = if hot_policy == HotPolicy::Oracle { n_hot.div_ceil(2) } else { n_hot };
+        let n_hot = if keep == Keep::Oracle { n_hot.div_ceil(2) } else { n_hot };
         assert_eq!(bound, 2 * n_hot * ROW_BYTES + n_batches * batch, "{what}");
     }
 }
@@ -100,15 +100,7 @@ fn memory_of_a_buffer_is_measured_and_a_source_without_one_is_refused() {
     let hits: u64 = found.epochs.iter().map(|epoch| epoch.hit_rows).sum();
     assert!(hits > 0);
     let plain = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let sources = vec![
-        WorkerSources {
-            local: Arc::clone(&plain),
-            remote: Arc::clone(&plain),
-            untiered: plain,
-            filled: PullStats::default(),
-        };
-        2
-    ];
+    let sources = vec![WorkerSources::new(Arc::clone(&plain), plain); 2];
     let (topology, book) = (&graph.topology, &graph.book);
     let on = TrainGraph { topology, book, uuid: [3; 16], rows_from: RowsFrom::Embedded };
     let error = train(&massive, &on, &sources, &mut |_| ControlFlow::Continue(())).unwrap_err();

@@ -38,22 +38,22 @@ fn the_first_epoch_waits_for_no_more_rows_than_the_others() {
     let (expected, needed) = pulled_by(&of(ondemand()));
     let needed = needed.last().unwrap();
     assert!(needed.sync_rows + needed.vector_rows > 0);
-    for hot_policy in [HotPolicy::Oracle, HotPolicy::Frequency] {
+    for keep in [Keep::Oracle, Keep::Hot] {
         let rapid = scheduled(of(rapid()), |schedule| {
-            (schedule.n_hot, schedule.hot_policy) = (N_NODES as usize, hot_policy);
+            (schedule.n_hot, schedule.keep) = (N_NODES as usize, keep);
         });
         let (found, by_step) = pulled_by(&rapid);
         assert_eq!(losses(&found.step_losses), losses(&expected.step_losses));
         let first = &found.epochs[0];
-        assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{hot_policy:?}");
-        assert_eq!(first.found_share(), 1.0, "{hot_policy:?}");
+        assert_eq!(first.remote_rows, first.hot_set_rows + first.filled_rows, "{keep:?}");
+        assert_eq!(first.found_share(), 1.0, "{keep:?}");
         // The window of two, and the batch after it, do not reach into the second epoch yet, whose
         // set may be late.
         let within = &by_step[..first.steps as usize - 3];
         assert!(!within.is_empty());
-        assert!(within.iter().all(|pulled| pulled.n_sync == 0), "{hot_policy:?}");
-        assert!(by_step[0].vector_rows >= first.hot_set_rows, "{hot_policy:?}");
-        if hot_policy == HotPolicy::Oracle {
+        assert!(within.iter().all(|pulled| pulled.n_sync == 0), "{keep:?}");
+        assert!(by_step[0].vector_rows >= first.hot_set_rows, "{keep:?}");
+        if keep == Keep::Oracle {
             assert!(within.iter().all(|pulled| pulled.vector_rows == first.hot_set_rows));
             // Each row that is needed, once; by one worker, for each pulls the other's.
             let last = by_step.last().unwrap();
@@ -70,13 +70,8 @@ fn no_batch_is_loaded_together_with_one_of_the_epoch_before() {
     let dir = tempfile::tempdir().unwrap();
     let graph = planted(2);
     let rows = Arc::clone(&graph.rows) as Arc<dyn RowSource>;
-    let schedule = ScheduleConfig {
-        hot_policy: HotPolicy::Frequency,
-        n_hot: 0,
-        window: 8,
-        together: Some(3),
-        ..schedule()
-    };
+    let schedule =
+        ScheduleConfig { keep: Keep::Hot, n_hot: 0, window: 8, together: Some(3), ..schedule() };
     let rapid = Strategy::Rapid(RapidConfig { schedule, ..RapidConfig::default() });
     for batch_size in [20, 32, 50] {
         let usual = config(rapid.clone(), 2, dir.path());

@@ -8,12 +8,12 @@ use clap::Args;
 use lodestore_cache::Tier;
 use lodestore_cache::policy::Candidate;
 use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::keep::policy_inputs::PolicyInputs;
 use lodestore_client::keep::scored::ScoredRules;
 use lodestore_client::source::PullStats;
 use lodestore_client::{ClientError, RowSource};
 use lodestore_trainer::Strategy;
 
-use super::policy_inputs::PolicyInputs;
 use super::tiers::Tiers;
 use crate::candidates::{RuleArgs, RuleReport, rows_of_share};
 use crate::usage::{UsageError, first_given};
@@ -147,7 +147,7 @@ impl Tiers {
         tiers: Vec<Tier>,
         remote: &Arc<dyn RowSource>,
         tensor: &str,
-    ) -> Result<Vec<(Arc<dyn RowSource>, PullStats)>> {
+    ) -> Result<Vec<(Arc<HaloBuffer>, PullStats)>> {
         let filled: Vec<_> = thread::scope(|scope| {
             let fill = |tier| scope.spawn(|| HaloBuffer::new(Arc::clone(remote), tensor, tier));
             let threads: Vec<_> = tiers.into_iter().map(fill).collect();
@@ -156,14 +156,14 @@ impl Tiers {
             };
             threads.into_iter().map(join).collect()
         });
-        let mut sources = Vec::new();
+        let mut buffers = Vec::new();
         for filled in filled {
             let (buffer, pulled) = filled?;
             let buffer = Arc::new(buffer);
             self.filled_rows += pulled.rows;
             self.buffers.push(Arc::clone(&buffer));
-            sources.push((buffer as Arc<dyn RowSource>, pulled));
+            buffers.push((buffer, pulled));
         }
-        Ok(sources)
+        Ok(buffers)
     }
 }

@@ -1,9 +1,9 @@
 //! `lode train`: train a model on a graph, with rows from its servers or from its files.
 
 mod buffer;
+mod local_workers;
 mod log;
 mod options;
-mod policy_inputs;
 mod processes;
 mod report;
 mod run;

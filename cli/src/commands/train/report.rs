@@ -1,9 +1,10 @@
 //! Report of a run: a line per epoch, then the summary.
 
+use lodestore_client::keep::Keep;
 use lodestore_client::source::VersionTag;
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation, StepShares};
 use lodestore_trainer::checkpoint::Place;
-use lodestore_trainer::config::{FullConfig, Halo, HopConfig, HotPolicy, Migration, SdtConfig};
+use lodestore_trainer::config::{FullConfig, Halo, HopConfig, Migration, SdtConfig};
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::step::{RowsBySource, StepSeconds, WorkerStep};
 use lodestore_trainer::{Metric, RowVersions, Strategy};
@@ -317,9 +318,10 @@ pub(super) fn text(Trained { report, tiers, .. }: &Trained) -> String {
         let schedule = report.schedule.as_ref();
         let bound = schedule.map(|schedule| human::bytes(schedule.memory_bound_bytes));
         let bound = bound.map(|bound| format!(", at most {bound}")).unwrap_or_default();
-        let kept = match (&report.strategy, schedule.map(|schedule| schedule.hot_policy)) {
-            (_, Some(HotPolicy::Frequency)) => "hot sets + window",
-            (_, Some(HotPolicy::Oracle)) => "oracle + window",
+        let kept = match (&report.strategy, schedule.map(|schedule| schedule.keep)) {
+            (_, Some(Keep::Hot)) => "hot sets + window",
+            (_, Some(Keep::Oracle)) => "oracle + window",
+            (_, Some(Keep::Nothing)) => "window",
             (Strategy::Massive(_), None) => "buffer + batches",
             (Strategy::Sdt(_), None) => "partitions",
             (_, None) => "batch",

@@ -17,8 +17,8 @@ use lodestore_trainer::{
     train_together,
 };
 
+use super::local_workers::LocalWorkers;
 use super::log::StepLog;
-use super::policy_inputs::LocalWorkers;
 use super::processes::Joined;
 use super::sources::Sources;
 use super::tiers::{TierReport, Tiers};
@@ -164,7 +164,7 @@ impl Opened {
         let graph = Graph::open(&run.graph)?;
         check_workers(run.train.workers, graph.book().n_parts())?;
         let topology = graph.open_topology()?;
-        let opened = sources::open(run, &graph, &topology, here)?;
+        let opened = sources::open(run, &graph, &topology, &here)?;
         let Sources { workers: sources, tiers, versions, client } = opened;
         Ok(Self { graph, topology, sources, tiers, versions, client })
     }

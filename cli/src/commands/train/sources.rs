@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use lodestore_client::source::{PullStats, VersionTag};
+use lodestore_client::keep::policy_inputs::{PolicyInputs, Reach};
+use lodestore_client::source::VersionTag;
 use lodestore_client::{Client, ClientConfig, ClientError, EmbeddedSource, Pin, RowSource};
 use lodestore_graph::PartId;
 use lodestore_graph::topology::Topology;
@@ -11,7 +12,7 @@ use lodestore_store::{Graph, GraphHandle, OpenMode, OpenOptions, StoreError};
 use lodestore_trainer::{RowVersions, Strategy, WorkerSources};
 
 use super::TrainRun;
-use super::policy_inputs::{LocalWorkers, PolicyInputs, Reach};
+use super::local_workers::LocalWorkers;
 use super::tiers::Tiers;
 
 /// The sources of the workers of a process.
@@ -30,7 +31,7 @@ pub(super) fn open(
     run: &TrainRun,
     graph: &Graph,
     topology: &Topology,
-    here: LocalWorkers,
+    here: &LocalWorkers,
 ) -> Result<Sources> {
     let n_workers = run.train.workers;
     let own = here.workers.iter().map(|&worker| own_files(run, graph, worker));
@@ -57,28 +58,26 @@ pub(super) fn open(
         Strategy::Full(_) => Reach::Halos,
         _ => Reach::All,
     };
-    let known = PolicyInputs::new(graph, topology, n_workers, here, reach);
-    let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known)?;
-    let workers = &known.here.workers;
-    let before: Vec<(Arc<dyn RowSource>, PullStats)> = match run.buffer {
+    let known = PolicyInputs::new(graph, topology, n_workers, reach);
+    let mut tiers = Tiers::new(run.tiers, &remote, tensor, &known, here)?;
+    let mut workers: Vec<WorkerSources> =
+        own.into_iter().map(|own| WorkerSources::new(own, Arc::clone(&remote))).collect();
+    match run.buffer {
         Some(choice) => {
             let of_worker = |&worker| tiers.of_buffer(choice, worker, &remote, tensor, &known);
-            let buffers = workers.iter().map(of_worker).collect::<Result<_>>()?;
-            tiers.fill(buffers, &remote, tensor)?
+            let buffers = here.workers.iter().map(of_worker).collect::<Result<_>>()?;
+            let filled = tiers.fill(buffers, &remote, tensor)?;
+            let with_buffer =
+                |(of, (buffer, pulled)): (WorkerSources, _)| of.with_buffer(buffer, pulled);
+            workers = workers.into_iter().zip(filled).map(with_buffer).collect();
         }
         None => {
-            let of_worker = |&worker| {
-                Ok((tiers.of_worker(worker, &remote, tensor, &known)?, PullStats::default()))
-            };
-            workers.iter().map(of_worker).collect::<Result<_>>()?
+            for (sources, &worker) in workers.iter_mut().zip(&here.workers) {
+                sources.remote = tiers.of_worker(worker, &remote, tensor, &known)?;
+            }
         }
-    };
-    let mut sources = Vec::new();
-    for (local, (of_worker, filled)) in own.into_iter().zip(before) {
-        let untiered = Arc::clone(&remote);
-        sources.push(WorkerSources { local, remote: of_worker, untiered, filled });
     }
-    Ok(Sources { workers: sources, tiers, versions, client })
+    Ok(Sources { workers, tiers, versions, client })
 }
 
 /// Opens the files of a worker's own partitions.

@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use clap::Args;
 use lodestore_cache::PolicyKind;
+use lodestore_client::keep::Keep;
 use lodestore_graph::is_stream;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::config::{
-    Compression, FullConfig, Halo, HopConfig, HotPolicy, Merge, Migration, OptimizerState,
-    ScheduleConfig, SdtConfig,
+    Compression, FullConfig, Halo, HopConfig, Merge, Migration, OptimizerState, ScheduleConfig,
+    SdtConfig,
 };
 
 use crate::flags::parse_size;
@@ -78,7 +79,7 @@ impl HotArgs {
             )));
         }
         Ok(ScheduleConfig {
-            hot_policy: hot_policy(policy)?,
+            keep: kept_by(policy)?,
             n_hot: self.n_hot.unwrap_or(usual.n_hot),
             window,
             together: self.together.map(|n| n as usize),
@@ -89,10 +90,10 @@ impl HotArgs {
 }
 
 /// Returns which rows are kept by a schedule, by `--policy`.
-fn hot_policy(policy: Option<PolicyKind>) -> Result<HotPolicy, UsageError> {
+fn kept_by(policy: Option<PolicyKind>) -> Result<Keep, UsageError> {
     match policy {
-        None | Some(PolicyKind::Oracle) => Ok(HotPolicy::Oracle),
-        Some(PolicyKind::Frequency) => Ok(HotPolicy::Frequency),
+        None | Some(PolicyKind::Oracle) => Ok(Keep::Oracle),
+        Some(PolicyKind::Frequency) => Ok(Keep::Hot),
         Some(policy) => Err(UsageError::new(format!(
             "--policy: the schedule of rapid cannot follow `{policy}`; one of: frequency, oracle"
         ))),

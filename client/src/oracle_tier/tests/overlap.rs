@@ -172,7 +172,7 @@ fn rows_of_a_failed_pull_are_pulled_by_the_batches_that_need_them() {
     let mut rows = vec![0xEE; 8];
     let stats = turns[2].move_rows(&[0, 1], &mut rows, &mut |ids, at, out| {
         pulled.extend_from_slice(ids);
-        remote.pull_at("x", ids, at, out, PullKind::Sync)
+        remote.pull_at("x", ids, at, out, PullKind::Sync, &mut || ())
     });
     assert_eq!((stats.unwrap().rows, rows, pulled), (2, rows_of(&all[2]), all[2].clone()));
     // The failed rows have left the directory: a batch that looks up now misses and pulls them.

@@ -36,6 +36,30 @@ fn pull(client: &Client, kind: PullKind) -> Result<(PullStats, Duration), Client
     Ok((stats, start.elapsed()))
 }
 
+#[test]
+fn rows_of_a_second_attempt_come_to_their_places() {
+    let (broken, well) = (FakeServer::start(&[0]), FakeServer::start(&[1]));
+    let spare = FakeServer::start(&[0, 1]);
+    let client = connect(&[&broken, &well, &spare], 0.0);
+    client.view().routes.health(2).answered(MS(10_000), Instant::now());
+    broken.breaks(true);
+    let ids: Vec<NodeId> = (0..2 * PART_NODES).step_by(5).map(NodeId).collect();
+    for place in [0, 2] {
+        let at: Vec<u32> = (0..ids.len() as u32).map(|i| 3 * i + place).collect();
+        let mut out = vec![0xEE; 3 * ids.len() * ROW_BYTES];
+        let kind = PullKind::Sync;
+        let stats = client.pull_at("x", &ids, &at, &mut out, kind, &mut || ()).unwrap();
+        assert_eq!(stats.rows, ids.len() as u64);
+        for (rows, id) in out.chunks_exact(3 * ROW_BYTES).zip(&ids) {
+            let mut expected = [0xEE; 3 * ROW_BYTES];
+            let first = place as usize * ROW_BYTES;
+            expected[first..first + ROW_BYTES].copy_from_slice(&id.0.to_le_bytes());
+            assert_eq!(rows, expected);
+        }
+    }
+    assert!(spare.n_pulls() > 0);
+}
+
 /// Returns an address without a listener.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()

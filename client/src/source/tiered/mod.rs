@@ -11,9 +11,8 @@ use lodestore_graph::fork::PerProcess;
 use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{NodeId, PartitionBook};
 
-use crate::buffer::scatter;
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag, pull_and_scatter};
 
 /// A source whose rows of one tensor pass through a [`SharedTier`] under any policy.
 ///
@@ -25,9 +24,9 @@ use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
 ///
 /// Any number of threads may pull, and any number of sources may share the tier, for example the
 /// workers of a machine. Rows that one of them has pulled are hits for the others. No lock is held
-/// while rows are copied or in transit. Besides the tier, a pull takes memory for the rows that it
-/// misses, unless `inner` places rows. In a forked child, whose parent's threads may use the tier,
-/// pulls fail with [`ClientError::Forked`].
+/// while rows are copied or in transit. Besides the tier, a pull takes the memory that
+/// [`RowSource::pull_at`] of `inner` takes for the rows that the tier lacks. In a forked child,
+/// whose parent's threads may use the tier, pulls fail with [`ClientError::Forked`].
 pub struct TieredSource {
     inner: Arc<dyn RowSource>,
     tensor: TensorInfo,
@@ -49,7 +48,6 @@ struct Scratch {
     access: BatchAccess,
     /// The rows that the tier lacks.
     ids: Vec<NodeId>,
-    rows: Vec<u8>,
 }
 
 impl TieredSource {
@@ -96,23 +94,14 @@ impl TieredSource {
         work: &mut dyn FnMut(),
         scratch: &mut Scratch,
     ) -> Result<PullStats, ClientError> {
-        let row_bytes = self.tensor.row_bytes();
-        let Scratch { access, ids: missing, rows } = scratch;
+        let Scratch { access, ids: missing } = scratch;
         let positions = access.misses();
         if positions.is_empty() {
             return Ok(PullStats::default());
         }
         missing.clear();
         missing.extend(positions.iter().map(|&position| ids[position as usize]));
-        let name = &self.tensor.name;
-        if self.inner.places_rows(name) {
-            return self.inner.pull_at(name, missing, positions, out, kind);
-        }
-        rows.resize(missing.len() * row_bytes, 0);
-        let pulled = self.inner.pull_overlapped(name, missing, rows, kind, work)?;
-        let start = Instant::now();
-        scatter(rows, row_bytes, positions, out);
-        Ok(PullStats { copy: pulled.copy + start.elapsed(), ..pulled })
+        self.inner.pull_at(&self.tensor.name, missing, positions, out, kind, work)
     }
 }
 
@@ -216,6 +205,21 @@ impl RowSource for TieredSource {
         }
         self.spare()?.push(scratch);
         pulled
+    }
+
+    fn pull_at(
+        &self,
+        tensor: &str,
+        ids: &[NodeId],
+        at: &[u32],
+        out: &mut [u8],
+        kind: PullKind,
+        work: &mut dyn FnMut(),
+    ) -> Result<PullStats, ClientError> {
+        if tensor != self.tensor.name {
+            return self.inner.pull_at(tensor, ids, at, out, kind, work);
+        }
+        pull_and_scatter(self, tensor, ids, at, out, kind, work)
     }
 }
 

@@ -101,13 +101,8 @@ pub(crate) fn sources() -> WorkerSources {
     source.add("label", Dtype::I64, 1, bytemuck::cast_slice(&labels).to_vec()).unwrap();
     let splits = (0..N_NODES).map(|i| [0, 1, 2, 2, 255][i as usize % 5]).collect();
     source.add("split", Dtype::U8, 1, splits).unwrap();
-    let source = Arc::new(source);
-    WorkerSources {
-        local: Arc::clone(&source) as _,
-        remote: Arc::clone(&source) as _,
-        untiered: source,
-        filled: PullStats::default(),
-    }
+    let source: Arc<dyn RowSource> = Arc::new(source);
+    WorkerSources::new(Arc::clone(&source), source)
 }
 
 /// Returns a model of three layers over the fixture's rows.

@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use lodestore_client::RowSource;
-use lodestore_client::source::PullStats;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
@@ -50,8 +49,7 @@ fn planted_in(every: u64, owner: fn(u32) -> PartId) -> (Topology, PartitionBook,
     rows.add("label", Dtype::I64, 1, labels).unwrap();
     rows.add("split", Dtype::U8, 1, (0..N).map(|id| u8::from(id % 4 == 0)).collect()).unwrap();
     let rows: Arc<dyn RowSource> = Arc::new(rows);
-    let [local, remote, untiered] = [&rows; 3].map(Arc::clone);
-    (topology, book, WorkerSources { local, remote, untiered, filled: PullStats::default() })
+    (topology, book, WorkerSources::new(Arc::clone(&rows), rows))
 }
 
 fn config(model: ModelKind, layer: LayerOptions, full: FullConfig) -> TrainConfig {

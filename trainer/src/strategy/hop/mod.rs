@@ -45,8 +45,8 @@ impl StrategyConfig for HopConfig {
     }
 
     fn agreed_settings(&self) -> String {
-        let hot_policy = self.schedule.as_ref().map(|schedule| schedule.hot_policy);
-        format!("{}, {hot_policy:?}", self.pregather)
+        let keep = self.schedule.as_ref().map(|schedule| schedule.keep);
+        format!("{}, {keep:?}", self.pregather)
     }
 
     fn deal(&self) -> Deal {

@@ -3,7 +3,6 @@
 use std::{sync::Arc, thread::scope};
 
 use lodestore_client::RowSource;
-use lodestore_client::source::PullStats;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout, splitmix64,
@@ -59,13 +58,7 @@ fn graph(n_nodes: u32, ends: &[(u32, u32)], n_parts: u16) -> Graph {
 /// Returns the gradient of the first step of a run.
 fn gradient(graph: &Graph, config: &TrainConfig, n_merges: u32) -> Vec<f64> {
     let rows: Arc<dyn RowSource> = Arc::clone(&graph.rows) as _;
-    let sources = WorkerSources {
-        local: Arc::clone(&rows),
-        remote: Arc::clone(&rows),
-        untiered: rows,
-        filled: PullStats::default(),
-    };
-    let sources = vec![sources; config.workers as usize];
+    let sources = vec![WorkerSources::new(Arc::clone(&rows), rows); config.workers as usize];
     let on = TrainGraph {
         topology: &graph.topology,
         book: &graph.book,

@@ -37,7 +37,7 @@ impl StrategyConfig for MassiveConfig {
     /// Fails if a worker has no buffer: it would be `ondemand` with a batch ahead.
     fn check_sources(&self, sources: &[WorkerSources], workers: &[u32]) -> Result<(), TrainError> {
         for (sources, &worker) in sources.iter().zip(workers) {
-            if sources.remote.buffer_bytes().is_none() {
+            if sources.buffer().is_none() {
                 return Err(TrainError::NoBuffer { worker });
             }
         }

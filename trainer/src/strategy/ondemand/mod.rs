@@ -2,12 +2,12 @@
 
 pub(crate) mod config;
 mod ordinary;
-mod source;
 
 use std::{sync::Arc, thread::Scope};
 
 use lodestore_client::Prefetcher;
 use lodestore_client::prefetch::{BatchSource, Window};
+use lodestore_client::scheduled::SampledBatches;
 use lodestore_graph::sampler::{Deal, Sampler};
 
 use super::mini_batches::{BatchFeed, MiniBatchRun};
@@ -22,7 +22,6 @@ use crate::worker::WindowBatches;
 use crate::workers::Feed;
 use config::{OndemandConfig, Sampling};
 use ordinary::OrdinaryBatches;
-use source::SampledBatches;
 
 /// Batches that are sampled as they are needed.
 pub(crate) struct SampledFeed<'scope> {

@@ -9,13 +9,12 @@ use lodestore_graph::lock::IgnorePoison;
 use lodestore_graph::{
     NodeId,
     batch::{Batch, Block},
-    sampler::{Fanout, is_local},
+    sampler::{Fanout, RootShare, is_local},
     topology::Topology,
 };
 use lodestore_models::random::CounterRandom;
 
 use crate::config::TrainConfig;
-use crate::strategy::Share;
 
 /// A stream that neither roots nor neighbours of a schedule are drawn from.
 const STREAM: u64 = 0x7261_6e64_6f6d_0000;
@@ -41,8 +40,12 @@ struct State {
 
 impl<'a> OrdinaryBatches<'a> {
     /// Returns the batches of `share`.
-    pub(crate) fn new(share: Share<'a>, config: &'a TrainConfig, topology: &'a Topology) -> Self {
-        let Share { worker, plan, train } = share;
+    pub(crate) fn new(
+        share: RootShare<'a>,
+        config: &'a TrainConfig,
+        topology: &'a Topology,
+    ) -> Self {
+        let RootShare { worker, plan, train } = share;
         let is_own = |node: &NodeId| is_local(plan.book, worker, config.workers, *node);
         let roots: Vec<NodeId> = train.iter().copied().filter(is_own).collect();
         let per_epoch = u32::try_from(roots.len().div_ceil(config.batch_size)).unwrap_or(u32::MAX);
@@ -134,7 +137,8 @@ mod tests {
         let (epochs, fanouts) = (500, vec![Fanout::at_most(2).unwrap(), Fanout::All]);
         let usual = TrainConfig::default();
         let config = TrainConfig { workers: 2, batch_size: 4, epochs, fanouts, ..usual };
-        let share = Share { worker: 1, plan: config.plan_of(Deal::Owned, &book), train: &train };
+        let share =
+            RootShare { worker: 1, plan: config.plan_of(Deal::Owned, &book), train: &train };
         let source = OrdinaryBatches::new(share, &config, &topology);
         assert_eq!(source.n_batches(), 2 * epochs);
         let mut drawn = [0u32; 4];

@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use lodestore_client::keep::Keep;
 
 use crate::config::Roots;
-use crate::options::by_name;
 
 /// Settings of batches from a schedule (RapidGNN).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,8 +18,8 @@ pub struct RapidConfig {
 /// Settings of a schedule on disk, and of the rows that are kept by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleConfig {
-    /// Which rows each worker keeps.
-    pub hot_policy: HotPolicy,
+    /// Which rows each worker keeps. The oracle unless given: it moves the fewest on any schedule.
+    pub keep: Keep,
     /// Rows in each worker's hot set, of those that it does not own. There are two sets, so that
     /// the oracle keeps twice as many.
     pub n_hot: usize,
@@ -39,22 +38,10 @@ pub struct ScheduleConfig {
     pub replaces_other: bool,
 }
 
-/// Remote rows that a worker keeps by its schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HotPolicy {
-    /// Those that an epoch uses most, pulled before it (RapidGNN, section 4.5).
-    Frequency,
-    /// Rows that are used soonest, kept when a batch has pulled them: Belady's MIN, in the memory
-    /// of both hot sets. Those of the first epoch are pulled before it. The default, since it moves
-    /// no more rows on any schedule.
-    Oracle,
-}
-
 impl Default for ScheduleConfig {
     fn default() -> Self {
         Self {
-            hot_policy: HotPolicy::Oracle,
+            keep: Keep::Oracle,
             n_hot: 10_000,
             window: 4,
             together: None,
@@ -64,5 +51,3 @@ impl Default for ScheduleConfig {
         }
     }
 }
-
-by_name!(HotPolicy, "hot policy", Frequency = "frequency", Oracle = "oracle");

@@ -7,7 +7,6 @@ use std::{ops::ControlFlow, path::PathBuf, sync::Arc, thread::Scope, time::Insta
 
 use lodestore_client::Prefetcher;
 use lodestore_client::hot_set_cache::HotSetStats;
-use lodestore_client::keep::Keep;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::prefetch::{BatchSource, Window};
 use lodestore_client::scheduled::{PlannedBatches, PlannedConfig};
@@ -25,7 +24,7 @@ use crate::setup::Setup;
 use crate::step::Place;
 use crate::worker::{KeptRows, WindowBatches};
 use crate::workers::Feed;
-use config::{HotPolicy, RapidConfig, ScheduleConfig};
+use config::{RapidConfig, ScheduleConfig};
 use schedule::Written;
 
 /// Batches of a schedule, which one process writes for all.
@@ -45,7 +44,7 @@ impl StrategyConfig for RapidConfig {
     }
 
     fn agreed_settings(&self) -> String {
-        self.schedule.hot_policy.to_string()
+        self.schedule.keep.to_string()
     }
 
     fn deal(&self) -> Deal {
@@ -122,12 +121,13 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
         let loader = setup.loader_of(worker)?;
         let n_batches = setup.n_batches_of(worker);
         let first = place.first_batch(n_batches);
-        let keep = match self.config.hot_policy {
-            HotPolicy::Frequency => Keep::Hot,
-            HotPolicy::Oracle => Keep::Oracle,
+        let planned = PlannedConfig {
+            worker,
+            first,
+            keep: self.config.keep,
+            n_hot: written.budget.n_hot,
+            fill_rows: written.n_spare,
         };
-        let n_hot = written.budget.n_hot;
-        let planned = PlannedConfig { worker, first, keep, n_hot, fill_rows: written.n_spare };
         let (schedule, path) = (&written.schedule, &written.path);
         let source = PlannedBatches::start(scope, schedule, path, &loader, planned)?;
         let source = Arc::new(source);
@@ -149,7 +149,7 @@ impl<'scope> BatchFeed<'scope> for ScheduledFeed<'scope> {
             n_bytes: written.schedule.n_bytes(),
             digest: written.schedule.digest_hex(),
             memory_bound_bytes: written.bound_bytes,
-            hot_policy: self.config.hot_policy,
+            keep: self.config.keep,
             n_hot: written.budget.n_hot as u64,
             window: written.budget.window as u64,
             window_asked: self.config.window as u64,

@@ -7,13 +7,14 @@ use std::{
 };
 
 use lodestore_client::budget::RowBudget;
+use lodestore_client::keep::Keep;
 use lodestore_graph::schedule::{
     Schedule, ScheduleInput, ScheduleSpec, estimate_bytes, is_schedule_of, write_schedule,
 };
 
 use tracing::warn;
 
-use super::config::{HotPolicy, ScheduleConfig};
+use super::config::ScheduleConfig;
 use crate::error::TrainError;
 use crate::setup::{Setup, owned_parts};
 
@@ -74,12 +75,12 @@ pub(super) fn write(
     }
     let input = ScheduleInput { topology, book, train_roots: train };
     let estimate = estimate_bytes(&input, &spec)?;
-    // Only the oracle works out when each node is needed next.
-    let next_use_bytes = match config.hot_policy {
-        HotPolicy::Frequency => 0,
-        HotPolicy::Oracle => estimate.next_use_bytes,
-    };
-    check_room(path, &spec, estimate.schedule_bytes.saturating_add(next_use_bytes))?;
+    let mut n_bytes = estimate.schedule_bytes;
+    // Only the oracle needs the next uses of nodes.
+    if config.keep == Keep::Oracle {
+        n_bytes = n_bytes.saturating_add(estimate.next_use_bytes);
+    }
+    check_room(path, &spec, n_bytes)?;
     let n_threads = available_parallelism().map_or(1, usize::from);
     write_schedule(&input, &spec, path, n_threads, progress)?;
     Ok(false)
@@ -99,7 +100,7 @@ pub(super) fn open(
     let schedule = Arc::new(Schedule::open(&path).map_err(elsewhere)?);
     schedule.expect_graph(setup.graph.uuid, setup.graph.topology.n_nodes())?;
     let (max_nodes, row_bytes) = (schedule.max_ids() as usize, setup.row_bytes);
-    let n_hot = config.n_hot.min(most_kept(setup, config.hot_policy));
+    let n_hot = config.n_hot.min(config.keep.n_hot_of(most_kept(setup)));
     let mut budget = RowBudget { n_hot, window: config.window };
     if let Some(found) = config.memory_budget_bytes {
         let least = RowBudget { n_hot: 0, window: 0 }.bound_bytes(max_nodes, row_bytes);
@@ -113,19 +114,14 @@ pub(super) fn open(
     Ok(Written { schedule, path, is_stored, seconds, budget, bound_bytes, n_spare })
 }
 
-/// Returns the rows of a hot set at most: those that a worker does not own, of which the oracle
-/// has two sets.
-fn most_kept(setup: &Setup<'_>, policy: HotPolicy) -> usize {
+/// Returns the rows that a worker keeps at most: those that it does not own.
+fn most_kept(setup: &Setup<'_>) -> usize {
     let n_owned = |worker| -> usize {
         let owned = owned_parts(setup.config, setup.graph, worker);
         owned.into_iter().map(|part| setup.graph.book.range(part).len()).sum()
     };
     let n_owned = (0..setup.config.workers).map(n_owned).min().unwrap_or(0);
-    let n_remote = setup.graph.book.n_nodes() as usize - n_owned;
-    match policy {
-        HotPolicy::Frequency => n_remote,
-        HotPolicy::Oracle => n_remote.div_ceil(2),
-    }
+    setup.graph.book.n_nodes() as usize - n_owned
 }
 
 /// Returns in words the first thing in which the schedule at `path` is not one of `spec`.

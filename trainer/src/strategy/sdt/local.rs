@@ -222,7 +222,6 @@ mod tests {
     use std::sync::Arc;
 
     use lodestore_client::RowSource;
-    use lodestore_client::source::PullStats;
     use lodestore_client::source::memory::MemorySource;
     use lodestore_graph::{
         edges::MemoryEdges,
@@ -240,8 +239,7 @@ mod tests {
         let values = (0..book.n_nodes()).flat_map(|id| (id as f32).to_le_bytes()).collect();
         rows.add("feat", Dtype::F32, 1, values).unwrap();
         let rows: Arc<dyn RowSource> = Arc::new(rows);
-        let [local, remote, untiered] = [&rows; 3].map(Arc::clone);
-        WorkerSources { local, remote, untiered, filled: PullStats::default() }
+        WorkerSources::new(Arc::clone(&rows), rows)
     }
 
     proptest! {

@@ -16,13 +16,14 @@ use lodestore_cache::{
     DeviceTier, MemoryBudget, PolicyKind, PolicySpec, SharedTier, TierSpec, TwoLevelTier,
 };
 use lodestore_client::halo_buffer::HaloBuffer;
+use lodestore_client::keep::policy_inputs::PolicyInputs;
 use lodestore_client::source::device::DeviceSource;
 use lodestore_client::{RowSource, TieredSource};
 use lodestore_store::reader::available_memory_bytes;
 use lodestore_trainer::Strategy;
 use lodestore_trainer::config::Halo;
 
-use super::policy_inputs::PolicyInputs;
+use super::local_workers::LocalWorkers;
 use crate::candidates::RuleReport;
 use crate::flags::{InclusionArg, parse_size};
 use crate::usage::{UsageError, refuse_given};
@@ -293,17 +294,18 @@ impl Tiers {
         remote: &Arc<dyn RowSource>,
         tensor: &str,
         known: &PolicyInputs<'_>,
+        here: &LocalWorkers,
     ) -> Result<Self> {
         let (row_bytes, n_nodes) = (remote.tensor(tensor)?.row_bytes(), remote.book().n_nodes());
-        let mut tiers = Self::of(choice, available_memory_bytes().map(|n| known.share(n)));
+        let mut tiers = Self::of(choice, available_memory_bytes().map(|n| here.share(n)));
         if let Some((size, policy)) = choice.host {
             let size = match size {
-                TierSize::Bytes(n_bytes) => TierSize::Bytes(known.share(n_bytes)),
+                TierSize::Bytes(n_bytes) => TierSize::Bytes(here.share(n_bytes)),
                 size => size,
             };
-            let whose = known.lone_worker();
-            let room = size.room(tiers.left_bytes(), row_bytes, known.n_wanted(whose)?);
-            let spec = known.spec(policy, whose)?;
+            let wanted_rows = known.n_wanted(&here.workers)?;
+            let room = size.room(tiers.left_bytes(), row_bytes, wanted_rows);
+            let spec = known.spec(policy, &here.workers)?;
             let tier = SharedTier::within(room, n_nodes, &spec, choice.settings)?;
             tiers.take(tier.bytes()).context("--tier")?;
             tiers.host = Some((Arc::new(tier), policy));
@@ -313,8 +315,8 @@ impl Tiers {
             let free_bytes = device.free_bytes()?;
             let is_host_memory = free_bytes.is_none();
             // A device is all processes' own; memory of the host is this one's share already.
-            let free_bytes = free_bytes.map(|n_bytes| known.share(n_bytes)).or(tiers.left_bytes());
-            let free_bytes = free_bytes.map(|n_bytes| n_bytes / known.here.workers.len() as u64);
+            let free_bytes = free_bytes.map(|n_bytes| here.share(n_bytes)).or(tiers.left_bytes());
+            let free_bytes = free_bytes.map(|n_bytes| n_bytes / here.workers.len() as u64);
             let device =
                 DeviceChoice { device, is_host_memory, size, free_bytes, row_bytes, policy };
             tiers.device = Some(device);
@@ -366,9 +368,8 @@ impl Tiers {
                 None => remote,
             });
         };
-        let spec = known.spec(choice.policy, Some(worker))?;
-        let tier =
-            choice.tier(&remote, &spec, known.n_wanted(Some(worker))?, self.choice.settings)?;
+        let spec = known.spec(choice.policy, &[worker])?;
+        let tier = choice.tier(&remote, &spec, known.n_wanted(&[worker])?, self.choice.settings)?;
         if choice.is_host_memory {
             self.take(tier.bytes()).context("--device-tier, in the host's memory")?;
         }

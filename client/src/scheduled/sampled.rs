@@ -1,18 +1,20 @@
-//! The baseline: each batch is sampled and pulled when the trainer asks for it.
+//! One worker's batches without a schedule: each is sampled when it is needed.
 
 use std::sync::Mutex;
 
-use lodestore_client::ClientError;
-use lodestore_client::loader::RowResidency;
-use lodestore_client::prefetch::BatchSource;
+use lodestore_graph::NodeId;
+use lodestore_graph::batch::Batch;
 use lodestore_graph::lock::IgnorePoison;
-use lodestore_graph::{NodeId, batch::Batch, sampler::Sampler};
+use lodestore_graph::sampler::{RootShare, Sampler};
 
-use crate::strategy::Share;
+use crate::error::ClientError;
+use crate::loader::RowResidency;
+use crate::prefetch::BatchSource;
 
-/// A worker's batches, sampled one by one. Nothing is kept between them.
-pub(crate) struct SampledBatches<'a> {
-    share: Share<'a>,
+/// A worker's batches, sampled one by one: those that a schedule of the same seed has. No row is
+/// kept between them.
+pub struct SampledBatches<'a> {
+    share: RootShare<'a>,
     epochs: u32,
     per_epoch: u32,
     /// Most edges of a batch.
@@ -22,14 +24,15 @@ pub(crate) struct SampledBatches<'a> {
 
 struct State<'a> {
     sampler: Sampler<'a>,
-    /// The epoch whose roots are at hand, and these.
     epoch: u32,
+    /// The roots of each batch of `epoch`.
     roots: Vec<Vec<NodeId>>,
 }
 
 impl<'a> SampledBatches<'a> {
-    /// Returns the batches of `share` in all epochs.
-    pub(crate) fn new(share: Share<'a>, epochs: u32, sampler: Sampler<'a>) -> Self {
+    /// Returns the batches of `share` in all `epochs`.
+    #[must_use]
+    pub fn new(share: RootShare<'a>, epochs: u32, sampler: Sampler<'a>) -> Self {
         let roots = share.batches(0);
         let per_epoch = u32::try_from(roots.len()).unwrap_or(u32::MAX);
         let state = Mutex::new(State { sampler, epoch: 0, roots });
@@ -49,7 +52,7 @@ impl BatchSource for SampledBatches<'_> {
             state.roots = self.share.batches(epoch);
             state.epoch = epoch;
         }
-        let seed = self.share.plan.seed_of(self.share.worker, epoch, position);
+        let seed = self.share.seed_of(epoch, position);
         let State { sampler, roots, .. } = &mut *state;
         let batch = sampler.sample_at_most(&roots[position as usize], seed, self.max_edges)?;
         Ok((batch, None))
@@ -63,14 +66,11 @@ impl BatchSource for SampledBatches<'_> {
 
 #[cfg(test)]
 mod tests {
-    use lodestore_graph::{
-        PartitionBook,
-        sampler::{Deal, Fanout},
-        topology::Topology,
-    };
+    use lodestore_graph::PartitionBook;
+    use lodestore_graph::sampler::{Deal, Fanout, RootPlan};
+    use lodestore_graph::topology::Topology;
 
     use super::*;
-    use crate::config::TrainConfig;
 
     #[test]
     fn a_batch_of_too_many_edges_is_an_error() {
@@ -79,8 +79,8 @@ mod tests {
         let topology = Topology::from_lists(vec![0, 3, 6, 9, 12], lists).unwrap();
         let book = PartitionBook::from_counts(&[4]).unwrap();
         let (fanouts, train) = (vec![Fanout::All; 2], [NodeId(0)]);
-        let config = TrainConfig::default();
-        let share = Share { worker: 0, plan: config.plan_of(Deal::Owned, &book), train: &train };
+        let plan = RootPlan { seed: 0, deal: Deal::Owned, workers: 1, batch_size: 8, book: &book };
+        let share = RootShare { worker: 0, plan, train: &train };
         let mut source = SampledBatches::new(share, 1, Sampler::new(&topology, &fanouts));
         source.max_edges = 15;
         source.batch(0).unwrap();

@@ -8,8 +8,8 @@ use lodestore_models::model_file::SavedModelError;
 use thiserror::Error;
 
 use crate::checkpoint_error::CheckpointError;
-use crate::collective::CollectiveError;
 use crate::step::Place;
+use lodestore_comm::error::CollectiveError;
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]

@@ -15,7 +15,6 @@ mod best_model;
 pub mod bottleneck;
 pub mod checkpoint;
 mod checkpoint_error;
-pub mod collective;
 pub mod config;
 pub mod error;
 mod evaluate;

@@ -4,11 +4,11 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bottleneck::StepShares;
-use crate::collective::Traffic;
 use crate::config::{HotPolicy, Strategy};
 use crate::options::{Metric, ModelKind};
 use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
+use lodestore_comm::traffic::Traffic;
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

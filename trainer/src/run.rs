@@ -8,7 +8,6 @@ use lodestore_models::model_file::{self, SavedModelError};
 
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
-use crate::collective::Traffic;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::evaluate::Evaluator;
@@ -21,6 +20,7 @@ use crate::setup::Setup;
 use crate::step::Place;
 use crate::step_outcome::MemberStats;
 use crate::strategy::{Observer, StrategyRun};
+use lodestore_comm::traffic::Traffic;
 
 /// All that changes from step to step.
 pub(crate) struct Run<'a> {

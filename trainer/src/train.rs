@@ -6,7 +6,6 @@ use std::{
     time::Instant,
 };
 
-use crate::collective::{Collective, ThreadCollective};
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
@@ -16,6 +15,8 @@ use crate::run::Run;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 use crate::strategy::Observer;
+use lodestore_comm::collective::Collective;
+use lodestore_comm::threads::ThreadCollective;
 
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///

@@ -12,11 +12,14 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
 use crate::sources::RowVersions;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
+use lodestore_comm::collective::{Collective, Term};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::traffic::Traffic;
 
 /// The run continues.
 const CONTINUE: u8 = 0;
@@ -293,8 +296,8 @@ impl<'c> ProcessGroup<'c> {
         let moved = self.collective.all_to_all(Payload::Embeddings, row_bytes, outgoing, incoming);
         moved.inspect_err(|_| self.is_over = true)?;
         for (rank, (bytes, &n_bytes)) in (0..).zip(incoming.iter().zip(expected)) {
-            let expected = CollectiveError::expect_bytes(rank, bytes, n_bytes);
-            expected.map_err(|error| self.raise(error))?;
+            let expected = self.collective.expect_bytes(rank, bytes, n_bytes);
+            expected.inspect_err(|_| self.is_over = true)?;
         }
         Ok(())
     }
@@ -398,8 +401,7 @@ impl<'c> ProcessGroup<'c> {
                 bytes.extend_from_slice(piece);
             }
             self.collective.broadcast(Payload::Parameters, 0, &mut bytes)?;
-            let expected = CollectiveError::expect_bytes(0, &bytes, piece.len());
-            expected.map_err(|error| self.collective.raise(error))?;
+            self.collective.expect_bytes(0, &bytes, piece.len())?;
             piece.copy_from_slice(&bytes);
         }
         Ok(())

@@ -3,9 +3,11 @@
 use lodestore_models::adam::ReplicaState;
 
 use super::ProcessGroup;
-use crate::collective::{CollectiveError, Payload, Term};
 use crate::error::TrainError;
 use crate::strategy::full::{Messages, PartFigures};
+use lodestore_comm::collective::Term;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Payload;
 
 impl ProcessGroup<'_> {
     /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
@@ -117,8 +119,7 @@ impl ProcessGroup<'_> {
     fn receive_values(&mut self, from: u32, out: &mut [u8]) -> Result<(), CollectiveError> {
         let mut bytes = Vec::new();
         self.collective.receive(from, Payload::Parameters, &mut bytes)?;
-        let expected = CollectiveError::expect_bytes(from, &bytes, out.len());
-        expected.map_err(|error| self.collective.raise(error))?;
+        self.collective.expect_bytes(from, &bytes, out.len())?;
         out.copy_from_slice(&bytes);
         Ok(())
     }

@@ -1,7 +1,8 @@
 use std::{thread, time::Duration};
 
 use super::*;
-use crate::collective::{Tag, ThreadCollective};
+use lodestore_comm::tag::Tag;
+use lodestore_comm::threads::ThreadCollective;
 
 fn opening(first: u32) -> Opening {
     let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };

@@ -20,13 +20,14 @@ use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
 use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
-use lodestore_trainer::collective::{Collective, ThreadCollective};
 use lodestore_trainer::config::{
     FullConfig, HopConfig, MassiveConfig, OndemandConfig, RapidConfig, Roots, ScheduleConfig,
     SdtConfig,

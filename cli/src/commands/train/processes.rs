@@ -12,10 +12,11 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::sockets::SocketCollective;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_trainer::TrainError;
-use lodestore_trainer::collective::{
-    Collective, CollectiveError, SocketCollective, ThreadCollective,
-};
 use lodestore_trainer::process_group::give_up;
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::low_level;
@@ -163,7 +164,7 @@ impl Form {
 
 #[cfg(feature = "mpi")]
 fn mpi_collective(patience: Duration) -> Result<Box<dyn Collective>> {
-    let started = lodestore_trainer::collective::MpiCollective::start(patience);
+    let started = lodestore_comm::mpi::MpiCollective::start(patience);
     Ok(Box::new(started.context("MPI has been started before")?))
 }
 

@@ -28,9 +28,9 @@ use lodestore_models::model::{Hops, Model, ModelSpec};
 use lodestore_models::random::CounterRandom;
 use lodestore_store::Dtype;
 
-use crate::collective::ThreadCollective;
 use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::sources::WorkerSources;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 pub(crate) const N_NODES: u32 = 40;

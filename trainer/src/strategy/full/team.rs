@@ -19,11 +19,11 @@ use super::{
     operator::Destinations,
     part::Part,
 };
-use crate::collective::Term;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::step_outcome::{MemberStats, exact};
+use lodestore_comm::collective::Term;
 
 /// The partitions of this process.
 pub(crate) struct FullTeam {

@@ -11,7 +11,6 @@ use lodestore_models::random::CounterRandom;
 use lodestore_store::Dtype;
 
 use super::team::FullTeam;
-use crate::collective::ThreadCollective;
 use crate::config::{FullConfig, Strategy, TrainConfig};
 use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
 use crate::process_group::ProcessGroup;
@@ -19,6 +18,7 @@ use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 const N: u32 = 40;

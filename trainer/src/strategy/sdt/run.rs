@@ -13,7 +13,6 @@ use super::{
     worker::PartitionFigures,
 };
 use crate::checkpoint::Checkpoints;
-use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
@@ -24,6 +23,9 @@ use crate::setup::Setup;
 use crate::step::{Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{MemberStats, TeamStep};
 use crate::strategy::{Observer, StrategyRun};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::threads::ThreadCollective;
 
 /// The leader asks for nothing.
 const NOTHING: u32 = 0;

@@ -110,6 +110,15 @@ pub enum CheckpointFault {
         /// Those of the checkpoint.
         found: String,
     },
+    /// A checkpoint of a run with a setting of an earlier release.
+    #[error(
+        "written by a run with {setting}, which this release lacks; resume with the release that wrote \
+         it, or name another folder"
+    )]
+    Removed {
+        /// The setting.
+        setting: &'static str,
+    },
     /// A checkpoint of a run over rows of another version.
     #[error(
         "made with rows of {found}, this run reads {expected}; resume at that version, or allow the run \

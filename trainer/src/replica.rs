@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-use lodestore_models::adam::Adam;
+use lodestore_models::adam::{Adam, clip};
 use lodestore_models::model::Model;
 
 use crate::config::TrainConfig;
@@ -27,8 +27,7 @@ impl Replica {
         n_steps: u32,
     ) -> Result<Self, TrainError> {
         let (optimizer, clip_norm) = (config.update.optimizer, config.update.clip_norm);
-        let (parameters, are_statistics) = (model.parameters(), model.are_statistics());
-        let adam = Adam::new(parameters, are_statistics, optimizer, config.weight_decay);
+        let adam = Adam::new(model.parameters(), optimizer, config.weight_decay);
         let rate = LearningRate::new(config, n_steps)?;
         Ok(Self { model: model.clone(), adam, rate, clip_norm })
     }
@@ -47,7 +46,7 @@ impl Replica {
     /// Makes one update, of step number `step` of the run, whatever the optimiser has counted.
     pub(crate) fn update_at(&mut self, step: u64, gradients: &mut [Vec<f32>]) {
         if let Some(limit) = self.clip_norm {
-            self.adam.clip(gradients, limit);
+            clip(gradients, limit);
         }
         self.adam.step(gradients, self.rate.at(step));
     }

@@ -82,7 +82,7 @@ fn kinds() -> Vec<(SdtConfig, ModelKind, Norm)> {
         (
             SdtConfig { full_partition: true, optimizer_state: reset, ..usual },
             ModelKind::Sage,
-            Norm::Batch,
+            Norm::Layer,
         ),
     ]
 }

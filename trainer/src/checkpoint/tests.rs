@@ -227,6 +227,28 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
 }
 
+#[test]
+fn settings_of_earlier_releases_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path(), true).unwrap();
+    let bytes = encode(&sample());
+    let line = b"normalize = false";
+    let at = bytes.windows(line.len()).position(|window| window == line).unwrap();
+    for (removed, lines) in [
+        ("aggregation = Max", b"aggregation = Max"),
+        ("aggregation = Sum", b"aggregation = Sum"),
+        ("norm = Batch", b"norm = Batch\na= b"),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[at..at + line.len()].copy_from_slice(lines);
+        fs::write(dir.path().join("checkpoint"), bytes).unwrap();
+        let found = folder.load(&identity()).unwrap_err().to_string();
+        let expected =
+            format!("run with {removed}, which this release lacks; resume with the release");
+        assert!(found.contains(&expected), "{found}");
+    }
+}
+
 /// A file as long as its header says, of more steps than the run can have made: nothing of it is
 /// read.
 #[test]

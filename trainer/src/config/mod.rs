@@ -43,7 +43,7 @@ pub struct TrainConfig {
     pub n_heads: usize,
     /// `gat`: heads of the last layer, at least 1, whose rows are averaged.
     pub n_output_heads: usize,
-    /// Aggregation, normalisation and residuals of layers.
+    /// Normalisation and residuals of layers.
     pub layer: LayerOptions,
     /// Share of the elements of aggregated features, hidden rows and attention coefficients
     /// dropped, in [0, 1).

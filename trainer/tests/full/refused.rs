@@ -55,8 +55,6 @@ fn settings_that_cannot_work_are_named() {
     assert!(many.contains("`layers` must be 1 to 64, found 65"), "{many}");
     let sampled = message(|c| c.fanouts[1] = Fanout::at_most(5).unwrap());
     assert!(sampled.contains("all neighbours"), "{sampled}");
-    let batch = message(|c| c.layer.norm = Norm::Batch);
-    assert!(batch.contains("`norm` must be none or layer"), "{batch}");
     let with = |full| settings(gcn(), 1, full).validate().unwrap_err().to_string();
     let zero = || FullConfig { halo: Halo::Zero, ..FullConfig::default() };
     let old = with(FullConfig { staleness: 1, ..zero() });

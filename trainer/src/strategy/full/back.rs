@@ -39,7 +39,7 @@ impl Part {
             self.workspace.give_matrix(normed.into_rows());
         }
         match &layer.conv {
-            Conv::Sage(linear, _) | Conv::Gcn(linear) => {
+            Conv::Sage(linear) | Conv::Gcn(linear) => {
                 self.begin_linear(number, linear, plan, grad);
             }
             Conv::Gat(gat) => self.begin_attention(number, gat, plan, grad),
@@ -64,14 +64,6 @@ impl Part {
                 let form = form_of(operator, plan);
                 let halo = &mut self.pass.halo;
                 operator.transposed(of_product.values(), form, Side::Halo, width, halo);
-            }
-            (Aggregator::Largest(largest), Some(of_product)) => {
-                let Some(winners) = self.pass.layers[number].winners.take() else {
-                    unreachable!("largest elements have winners")
-                };
-                let values = of_product.values();
-                let all = largest.transposed_product(&winners, values, width, workspace);
-                self.split(all, width);
             }
             (Aggregator::Attention { .. }, _) => {
                 unreachable!("a partition was given a layer of another kind")
@@ -128,7 +120,7 @@ impl Part {
             self.pass.of_layer.weights.push(of_weight);
             return;
         }
-        let Conv::Sage(linear, _) = &layer.conv else { return };
+        let Conv::Sage(linear) = &layer.conv else { return };
         // The half of the weights that own rows alone meet.
         let mut of_weight = vec![0.0; plan.in_width * plan.out_width];
         if let Some([own, _]) = &state.inputs {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
-use crate::options::{Norm, by_name};
+use crate::options::by_name;
 
 /// Settings of partitions that train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,10 +69,6 @@ impl FullConfig {
         check(exchanges || compress.is_none(), "compress", "none where halos are zeros", found)?;
         let replays = config.replay.is_some();
         check(!replays, "replay", "none under the strategy full", "a recording")?;
-        let is_plain = config.layer.norm != Norm::Batch;
-        let expected = "none or layer under the strategy full: batch statistics would be each \
-                        partition's own";
-        check(is_plain, "norm", expected, config.layer.norm)?;
         let (found, n_workers) = (devices.len(), config.workers);
         let expected = format!("one profile for each of the {n_workers} workers");
         check(found == 0 || found as u64 == u64::from(n_workers), "devices", &expected, found)

@@ -3,8 +3,6 @@
 use lodestore_models::conv::Conv;
 use lodestore_models::layer::Layer;
 
-use crate::options::Aggregation;
-
 /// Rows of a layer that travel: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travels {
@@ -53,9 +51,7 @@ pub(crate) enum FeatureForm {
 
 fn travels(conv: &Conv, in_width: usize, of_features: Option<FeatureForm>) -> (Travels, usize) {
     let transformed = match conv {
-        // The largest of transformed rows is not the transformed largest.
-        Conv::Sage(_, Aggregation::Max) => return (Travels::Rows, in_width),
-        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.width(),
+        Conv::Sage(linear) | Conv::Gcn(linear) => linear.bias.width(),
         Conv::Gat(gat) => gat.projection.weight().width(),
     };
     let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();

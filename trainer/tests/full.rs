@@ -1,9 +1,5 @@
 //! Full-batch training over partitions: what one partition of the whole graph learns.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-#[path = "full/refused.rs"]
 mod refused;
 
 use std::{
@@ -12,6 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use crate::planted::{
+    Planted, bytes_of, config, counting, failing, ondemand, run, run_from, run_in_ranks,
+    run_telling,
+};
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::topology::Direction;
@@ -23,10 +23,6 @@ use lodestore_store::Dtype;
 use lodestore_trainer::config::{CheckpointConfig, Compression, FullConfig, Halo};
 use lodestore_trainer::options::{LayerOptions, Norm};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
-use planted::{
-    Planted, bytes_of, config, counting, failing, ondemand, run, run_from, run_in_ranks,
-    run_telling,
-};
 
 const N: u32 = 90;
 const N_CLASSES: u32 = 3;

@@ -1,11 +1,11 @@
 //! Options of layers and of updates, under all strategies.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
+use crate::planted::{
+    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
+    run_telling,
+};
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::config::{CheckpointConfig, HopConfig, Migration};
@@ -16,10 +16,6 @@ use lodestore_trainer::options::{
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
-};
-use planted::{
-    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
-    run_telling,
 };
 
 /// A model, options of its layers, and options of updates.

@@ -1,9 +1,5 @@
 //! Local models of partitions, and their averages.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{
     fs,
     ops::ControlFlow,
@@ -11,6 +7,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use crate::planted::{
+    Planted, ROW_BYTES, bytes_of, config, counting, ondemand, planted, run, run_from, run_in_ranks,
+    run_telling,
+};
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::PartId;
@@ -22,10 +22,6 @@ use lodestore_store::Dtype;
 use lodestore_trainer::config::{CheckpointConfig, OptimizerState, SdtConfig};
 use lodestore_trainer::options::{Norm, RateSchedule, UpdateOptions, WarmUp};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
-use planted::{
-    Planted, ROW_BYTES, bytes_of, config, counting, ondemand, planted, run, run_from, run_in_ranks,
-    run_telling,
-};
 
 /// Returns the everything that is computed, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>) {

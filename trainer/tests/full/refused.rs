@@ -95,7 +95,7 @@ fn rows_that_cannot_be_had_end_all_processes_with_the_cause() {
     let graph = Cut::new(CUTS[2]).graph();
     let bad = failing(&graph.rows, 2);
     let rows_of = |rank| if rank == 1 { Arc::clone(&bad) } else { Arc::clone(&graph.rows) as _ };
-    let found = planted::run_in_ranks_from(&graph, &exact(gcn(), 3), 3, &rows_of);
+    let found = crate::planted::run_in_ranks_from(&graph, &exact(gcn(), 3), 3, &rows_of);
     let errors: Vec<String> = found.into_iter().map(|of| of.unwrap_err().to_string()).collect();
     assert!(errors[0].starts_with("process 1 of the run: "), "{errors:?}");
     assert_eq!(errors[0], errors[2]);

@@ -1,8 +1,7 @@
-//! The processes of a run: which workers each has, and the messages of a step.
+//! The processes of a run: their workers, and the messages of a step.
 //!
-//! Each exchange begins with a status. A process that has failed sends its error in place of the
-//! expected message, and the leader sends that it has ended the run. Both reach all processes at
-//! the same point.
+//! Each exchange begins with a status. A failed process sends its error instead of its message, and
+//! the leader announces the end of the run. All processes receive either at the same point.
 
 mod partitions;
 
@@ -25,45 +24,45 @@ use lodestore_comm::traffic::Traffic;
 const CONTINUE: u8 = 0;
 /// The leader has ended the run; nothing follows.
 const ENDED: u8 = 1;
-/// The process has failed; why follows.
+/// The process has failed; its error follows.
 const FAILED: u8 = 2;
 
-/// Most elements of a list of a replica's state that one message carries: 1 GiB.
+/// Most elements of a replica's state in one message: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;
 
-/// Processes that get the rows of a hidden or last layer.
+/// Receivers of the rows of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowsTo {
     All,
     Leader,
 }
 
-/// The processes of a run, as one of them sees them. Worker w belongs to rank w mod ranks.
+/// One process of a run, with its connections to the others. Worker w belongs to rank w mod ranks.
 pub(crate) struct ProcessGroup<'c> {
     collective: &'c mut dyn Collective,
     /// Elements of each parameter.
     lengths: Vec<usize>,
-    /// Whether all know that the run is over or has failed: no process communicates any more.
+    /// Whether all processes know that the run ended or failed. None communicates afterwards.
     is_over: bool,
-    /// Most elements of a list that a broadcast carries.
+    /// Most elements of a list in one message.
     piece_elements: usize,
 }
 
 /// Message of each process at the start of a run.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
-    /// Digest of everything that must be the same in all processes.
+    /// Digest of everything that must be equal in all processes.
     pub(crate) digest: [u32; 8],
     /// The versions of its rows.
     pub(crate) versions: RowVersions,
-    /// The pulls that filled the sources of its workers.
+    /// Pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
-    /// From the leader: where the run continues, and after how many updates of each replica. The
-    /// states follow.
+    /// From the leader of a resumed run: its place, and the updates of each replica. The states
+    /// follow in messages of their own.
     pub(crate) resumed: Option<(Place, Vec<u32>)>,
 }
 
-/// The place where a run continues, and the state of each of its replicas there.
+/// Place of a resumed run, and the state of each replica.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 
 /// The figures of a process after a step.
@@ -75,7 +74,7 @@ struct StepMessage {
 }
 
 impl StepMessage {
-    /// Returns whether it has the figures of `workers`, and outcomes of none but them.
+    /// Returns whether the message has the figures of `workers`, and outcomes of no others.
     fn is_of(&self, workers: impl Iterator<Item = u32>) -> bool {
         let workers: Vec<u32> = workers.collect();
         let is_own = |(worker, _): &(u32, StepOutcome)| workers.contains(worker);
@@ -88,12 +87,10 @@ impl<'c> ProcessGroup<'c> {
         Self { collective, lengths: Vec::new(), is_over: false, piece_elements: PIECE_ELEMENTS }
     }
 
-    /// Returns whether this process leads.
     pub(crate) fn leads(&self) -> bool {
         self.collective.rank() == 0
     }
 
-    /// Returns the number of processes.
     pub(crate) fn n_ranks(&self) -> u32 {
         self.collective.n_ranks()
     }
@@ -103,14 +100,14 @@ impl<'c> ProcessGroup<'c> {
         self.collective.n_local()
     }
 
-    /// Returns those of `workers` workers that belong to this process.
+    /// Returns this process's workers out of `workers`.
     pub(crate) fn local_workers(&self, workers: u32) -> impl Iterator<Item = u32> + use<> {
         workers_of(self.collective.rank(), self.collective.n_ranks(), workers)
     }
 
-    /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader continues. `lengths` are the elements of each
-    /// parameter.
+    /// Begins the run: checks that all processes have the same run, and sums the pulls that filled
+    /// their sources. Returns the sum and, of a resumed run, the leader's place and states. `lengths`
+    /// are the elements of each parameter.
     pub(crate) fn open(
         &mut self,
         lengths: Vec<usize>,
@@ -155,7 +152,7 @@ impl<'c> ProcessGroup<'c> {
     }
 
     /// Returns the step of all workers, from the outcomes and gradients of this process's workers
-    /// that had a batch. `stats` receives the figures of all.
+    /// that had a batch. Fills `stats` with the figures of all workers.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -198,11 +195,11 @@ impl<'c> ProcessGroup<'c> {
         Ok(step)
     }
 
-    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
-    /// this iteration. Returns the models that are at workers of this process then, in their order.
+    /// Moves models with their gradients `by` workers ahead, out of `n_workers`. Returns the models at
+    /// this process's workers afterwards, by worker.
     ///
-    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
-    /// over.
+    /// All models have the same `parameters` within an iteration. So received parameters are only
+    /// compared with them.
     pub(crate) fn migrate(
         &mut self,
         models: Vec<MovingModel>,
@@ -266,8 +263,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(self.exchange(message)?.swap_remove(0))
     }
 
-    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
-    /// are passed to this process, else none.
+    /// Sends `rows` to the receivers. Returns the rows of each rank, of `lengths` bytes, if this
+    /// process is a receiver, else empty messages.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
@@ -284,7 +281,7 @@ impl<'c> ProcessGroup<'c> {
         Ok(incoming)
     }
 
-    /// Sends rows of layers to each rank, and fills `incoming` with as many bytes as are `expected`
+    /// Sends rows of layers to each rank, and fills `incoming` with the `expected` number of bytes
     /// from each.
     fn move_rows(
         &mut self,
@@ -302,8 +299,8 @@ impl<'c> ProcessGroup<'c> {
         Ok(())
     }
 
-    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
-    /// bytes that all processes have sent.
+    /// Ends a run without errors: the leader announces the end, the others wait for it. Returns the
+    /// bytes that all processes sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
         let status = if self.leads() { ENDED } else { CONTINUE };
         if self.n_ranks() > 1 && !self.is_over {
@@ -321,15 +318,15 @@ impl<'c> ProcessGroup<'c> {
         Ok(sums)
     }
 
-    /// Passes on to all that this process has failed, unless they know.
+    /// Reports an error of this process to the others, unless all find it themselves.
     pub(crate) fn fail(&mut self, error: &TrainError) {
         if self.n_ranks() > 1 && !self.is_over && !error.is_common() {
             let _ = give_up(self.collective, &error.to_string());
         }
     }
 
-    /// Returns the messages of all processes. Fails with [`TrainError::Ended`] if the leader has
-    /// ended the run, as all do here that wait for others.
+    /// Returns the messages of all processes. Fails with [`TrainError::Ended`] if the leader ended the
+    /// run.
     pub(crate) fn exchange<M: Serialize + DeserializeOwned>(
         &mut self,
         message: &M,
@@ -345,13 +342,13 @@ impl<'c> ProcessGroup<'c> {
         messages.map_err(|error| self.raise(error))
     }
 
-    /// Returns `error`, which this process has found beside a transfer; the others may not have.
+    /// Returns `error`, which this process found outside a transfer; the others may not find it.
     fn raise(&mut self, error: CollectiveError) -> TrainError {
         self.is_over = true;
         self.collective.raise(error).into()
     }
 
-    /// Returns the bytes of all processes behind their status.
+    /// Exchanges statuses with messages behind them. Returns those of all processes.
     fn exchange_status(&mut self, status: u8, message: &[u8]) -> Result<Vec<Vec<u8>>, TrainError> {
         let mut all = Vec::new();
         let mine = [&[status], message].concat();
@@ -371,7 +368,6 @@ impl<'c> ProcessGroup<'c> {
         Ok(all)
     }
 
-    /// Returns the rank of this process.
     pub(crate) fn rank(&self) -> u32 {
         self.collective.rank()
     }
@@ -379,7 +375,7 @@ impl<'c> ProcessGroup<'c> {
     /// Returns a flat list for each parameter.
     fn lists(&self, mut values: Vec<f32>) -> Vec<Vec<f32>> {
         let mut end = self.lengths.iter().sum::<usize>();
-        // From the end, so that the first list stays where it is.
+        // From the end, so that the first list is not copied.
         let split = |&n: &usize| {
             end -= n;
             if end == 0 { std::mem::take(&mut values) } else { values.split_off(end) }
@@ -389,7 +385,7 @@ impl<'c> ProcessGroup<'c> {
         lists
     }
 
-    /// Replaces the lists of `state` by those of the leader, in pieces that a message can carry.
+    /// Replaces the lists of `state` by those of the leader, in pieces of one message each.
     fn share(&mut self, state: &mut ReplicaState) -> Result<(), CollectiveError> {
         let (leads, mut bytes) = (self.leads(), Vec::new());
         let ReplicaState { values, means, variances, .. } = state;
@@ -408,8 +404,8 @@ impl<'c> ProcessGroup<'c> {
     }
 }
 
-/// Passes on to the other processes of a run that this one has failed before it could train, in the
-/// place of [`crate::train::train_together`]. All then end with this message.
+/// Reports to the other processes of a run that this one failed before training. It is called instead
+/// of [`crate::train::train_together`]. All processes then end with this message.
 pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
     let bytes = [&[FAILED], message.as_bytes()].concat();
     collective.all_gather(Payload::Control, &bytes, &mut Vec::new())

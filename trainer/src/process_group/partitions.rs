@@ -1,4 +1,4 @@
-//! Rows, gradients and local models of partitions.
+//! Messages of `full` and `sdt`: rows, gradients and local models of partitions.
 
 use lodestore_models::adam::ReplicaState;
 
@@ -10,8 +10,8 @@ use lodestore_comm::error::CollectiveError;
 use lodestore_comm::tag::Payload;
 
 impl ProcessGroup<'_> {
-    /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
-    /// ones, of `expected` bytes.
+    /// Sends an outgoing message of rows of `row_bytes` to each rank, and fills the incoming messages,
+    /// of `expected` bytes.
     pub(crate) fn exchange_rows(
         &mut self,
         row_bytes: usize,
@@ -29,7 +29,7 @@ impl ProcessGroup<'_> {
         self.move_rows(row_bytes.max(1), &outgoing, incoming, expected)
     }
 
-    /// Returns the figures of all `n_parts` partitions, in their order.
+    /// Returns the figures of all `n_parts` partitions, by partition.
     pub(crate) fn exchange_figures(
         &mut self,
         figures: Vec<PartFigures>,
@@ -47,7 +47,7 @@ impl ProcessGroup<'_> {
         Ok(all)
     }
 
-    /// Returns the sum of the terms of all partitions, in their order: a list for each parameter.
+    /// Adds the terms of all partitions in their order. Returns a list for each parameter.
     pub(crate) fn sum_gradients(&mut self, terms: Vec<Term>) -> Result<Vec<Vec<f32>>, TrainError> {
         let len = self.lengths.iter().sum();
         let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
@@ -55,12 +55,11 @@ impl ProcessGroup<'_> {
         Ok(self.lists(sum))
     }
 
-    /// Returns whether `worker` belongs to this process.
     pub(crate) fn has_worker(&self, worker: u32) -> bool {
         worker % self.n_ranks() == self.rank()
     }
 
-    /// Returns the sum of the terms of all processes, of `len` values each, in their order.
+    /// Adds the terms of all processes, of `len` values each, in their order.
     pub(crate) fn sum_parameters(
         &mut self,
         terms: Vec<Term>,
@@ -70,7 +69,7 @@ impl ProcessGroup<'_> {
         Ok(sum.inspect_err(|_| self.is_over = true)?)
     }
 
-    /// Brings the state of each partition to the leader; partition p belongs to worker p mod
+    /// Sends the state of each partition to the leader. Partition p belongs to worker p mod
     /// `n_workers`.
     pub(crate) fn gather_states(
         &mut self,

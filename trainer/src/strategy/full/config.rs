@@ -13,13 +13,13 @@ use crate::options::by_name;
 pub struct FullConfig {
     /// Rows of halos.
     pub halo: Halo,
-    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every `n +
-    /// 1` epochs. 0 is exact.
+    /// Age in epochs that rows of halos and their gradients may have: partitions exchange them every
+    /// `n + 1` epochs. 0 is exact.
     pub staleness: u32,
-    /// Precision of rows and gradients that travel between partitions.
+    /// Precision of rows and gradients in messages between partitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<Compression>,
-    /// Whether partitions compute what waits for no other while rows travel.
+    /// Whether partitions compute while messages are in flight.
     pub overlap: bool,
     /// RAPA: a profile for each worker; none leaves partitions as they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -30,13 +30,13 @@ pub struct FullConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Halo {
-    /// Features that are pulled once, and rows of layers that their owners send.
+    /// Features are pulled once; owners send rows of layers.
     Exchange,
-    /// Zeros in place of features and of rows of all layers, so that nothing travels: the control.
+    /// Zeros instead of features and of rows of all layers, without messages: the control.
     Zero,
 }
 
-/// Precision of elements of rows that travel, relative to a scale for each row.
+/// Precision of elements in messages, relative to a scale for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {

@@ -125,8 +125,8 @@ fn dropped_replicas(
             let (needed, found, device) = (adjusted.bytes, device.memory_bytes, &device.name);
             return Err(TrainError::PartitionSize(format!(
                 "partition {part} takes {needed} bytes without any halo that it can do without, \
-                 and device `{device}` has {found}; import the graph in more partitions (--parts), \
-                 or take another device"
+                 and device `{device}` has {found}; import the graph in more partitions, or take \
+                 another device"
             )));
         }
     }

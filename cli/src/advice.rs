@@ -48,8 +48,11 @@ const BY_PHRASE: [(&str, &str); 37] = [
     ("for fewer epochs, or name another place", "--schedule"),
     ("bytes or more, or train with smaller batches", "--memory"),
     ("import the graph in more partitions", "`lode import --parts`"),
-    ("allow more, or leave less to training", "`lode import --parts`, --memory or --reserve"),
-    ("if it only takes long, allow more", "--peer-timeout"),
+    (
+        "allow more memory, or leave less to training",
+        "`lode import --parts`, --memory or --reserve",
+    ),
+    ("if it only takes long, allow more time", "--peer-timeout"),
     ("this build has no METIS", "cargo build -p lode --features metis"),
 ];
 

@@ -18,11 +18,11 @@ pub struct Term {
 
 /// One rank of a run. Rank 0 leads.
 ///
-/// All ranks call the same collectives in the same order. Messages carry a tag, so a rank that calls
-/// another collective is detected.
+/// All ranks call the same collectives in the same order. Messages carry a tag, so a rank that
+/// calls another collective is detected.
 ///
-/// A rank that ends or stays silent ends every call of the others with an error, at the latest after
-/// the timeout of the engine. After an error the collective cannot be used.
+/// A rank that ends or stays silent ends every call of the others with an error, at the latest
+/// after the timeout of the engine. After an error the collective cannot be used.
 pub trait Collective {
     /// Returns the rank of this process, from 0.
     fn rank(&self) -> u32;
@@ -54,8 +54,8 @@ pub trait Collective {
         error
     }
 
-    /// Sends `outgoing[r]` to each rank r and fills `incoming[r]` with the message of rank r to this
-    /// one. A message has any number of whole rows of `row_bytes`.
+    /// Sends `outgoing[r]` to each rank r and fills `incoming[r]` with the message of rank r to
+    /// this one. A message has any number of whole rows of `row_bytes`.
     ///
     /// # Panics
     ///
@@ -104,8 +104,8 @@ pub trait Collective {
         exchange(self, Tag::barrier(), 1, &outgoing, &mut Vec::new())
     }
 
-    /// Sends a message to one rank, which calls [`Self::receive`]. Two ranks that send long messages
-    /// to each other before they receive block forever; [`Self::all_to_all`] does not.
+    /// Sends a message to one rank, which calls [`Self::receive`]. Two ranks that send long
+    /// messages to each other before they receive block forever; [`Self::all_to_all`] does not.
     fn send(&mut self, to: u32, payload: Payload, bytes: &[u8]) -> Result<(), CollectiveError> {
         let tag = Tag::new(Operation::PointToPoint, payload);
         send_with(self, tag, &[(to, bytes)], &mut [])
@@ -145,10 +145,10 @@ pub trait Collective {
     /// Returns the sum of the terms of all ranks, of `len` values each; zeros if there are none. A
     /// rank may have any number of terms, or none.
     ///
-    /// Terms are added one by one in their order, whichever rank has them. So the bits of the sum do
-    /// not depend on how terms are distributed over ranks. Each rank adds its share of the values,
-    /// then sends the sums to all. It sends about `len` values for each of its terms, and `len` for
-    /// the sum.
+    /// Terms are added one by one in their order, whichever rank has them. So the bits of the sum
+    /// do not depend on how terms are distributed over ranks. Each rank adds its share of the
+    /// values, then sends the sums to all. It sends about `len` values for each of its terms, and
+    /// `len` for the sum.
     ///
     /// # Panics
     ///

@@ -19,7 +19,7 @@ pub enum CollectiveError {
     /// A process runs but sends no message in time: it hangs or is too slow.
     #[error(
         "process {rank} of the run is there and has not answered for {} s; if it only takes long, \
-         allow more", waited.as_secs()
+         allow more time", waited.as_secs()
     )]
     Silent {
         /// Its rank.

@@ -2,7 +2,9 @@
 //!
 //! This crate knows ranks, messages of bytes, and sums of f32. It does not know models, workers,
 //! strategies, or where rows come from. Each engine moves messages between pairs of ranks; every
-//! collective is written once over that, so all engines give the same bits.
+//! collective is written once over that, so all engines give the same bits. A
+//! [`Group`](group::Group) adds a status to each exchange, so all ranks learn of failures and of
+//! the end of the run at the same point.
 //!
 //! ```
 //! use std::thread;
@@ -28,6 +30,7 @@
 
 pub mod collective;
 pub mod error;
+pub mod group;
 mod header;
 pub mod limits;
 #[cfg(feature = "mpi")]

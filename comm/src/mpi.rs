@@ -40,8 +40,8 @@ pub struct MpiCollective {
 }
 
 impl MpiCollective {
-    /// Initializes MPI; none if this process has done so before. Only the calling thread may use the
-    /// result. Rank 0 waits at most `timeout` for others, the others twice as long.
+    /// Initializes MPI; none if this process has done so before. Only the calling thread may use
+    /// the result. Rank 0 waits at most `timeout` for others, the others twice as long.
     #[must_use]
     pub fn start(timeout: Duration) -> Option<Self> {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)?;

@@ -5,6 +5,7 @@
 
 mod calls;
 mod faults;
+mod group;
 #[cfg(feature = "mpi")]
 mod job;
 

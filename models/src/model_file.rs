@@ -109,7 +109,8 @@ pub fn check_place(path: &Path) -> Result<(), SavedModelError> {
     })
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `settings` and `spec` to `path`.
+/// Writes the parameters `values`, one flat list each, of a model of `settings` and `spec` to
+/// `path`.
 pub fn save(
     path: &Path,
     settings: &ModelSettings,

@@ -35,8 +35,8 @@ impl BestModel {
         }
     }
 
-    /// Returns whether the last evaluation is at least `patience` epochs after the best; never for a
-    /// patience of 0.
+    /// Returns whether the last evaluation is at least `patience` epochs after the best; never for
+    /// a patience of 0.
     pub(crate) fn is_stale(&self, patience: u32) -> bool {
         patience > 0 && self.evaluated - self.epoch >= patience
     }

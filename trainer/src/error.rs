@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::checkpoint_error::CheckpointError;
 use crate::step::Place;
 use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::GroupError;
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]
@@ -324,8 +325,8 @@ impl TrainError {
         Self::Tensors { tensor: info.name.clone(), expected, found }
     }
 
-    /// Returns whether all processes of the run find this error at the same point, so that no process
-    /// has to send it.
+    /// Returns whether all processes of the run find this error at the same point, so that no
+    /// process has to send it.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,
@@ -335,6 +336,16 @@ impl TrainError {
                 | Self::OtherVersion { .. }
                 | Self::Gradient { .. }
         )
+    }
+}
+
+impl From<GroupError> for TrainError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::Collective(error) => Self::Collective(error),
+            GroupError::Ended => Self::Ended,
+            GroupError::Peer { rank, message } => Self::Peer { rank, message },
+        }
     }
 }
 

@@ -37,9 +37,9 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Reads both tensors. Every node of a used split must have a class. In training the largest label
-    /// decides the number of classes. A measurement of a model of `known_classes` ignores training
-    /// nodes and their labels.
+    /// Reads both tensors. Every node of a used split must have a class. In training the largest
+    /// label decides the number of classes. A measurement of a model of `known_classes` ignores
+    /// training nodes and their labels.
     pub(crate) fn read(
         sources: &WorkerSources,
         owned: &[PartId],

@@ -89,8 +89,8 @@ impl Record {
         self.epoch.gradient_bytes += step.gradient_bytes(self.n_workers);
     }
 
-    /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and the rows
-    /// that partitions moved. `stats` are each worker's figures since the process began.
+    /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and the
+    /// rows that partitions moved. `stats` are each worker's figures since the process began.
     pub(crate) fn end_epoch(
         &mut self,
         report: &EpochReport,

@@ -54,8 +54,8 @@ impl Replay {
         check(n == 1 || n == n_steps as usize, "replay", &expected, found)
     }
 
-    /// Sleeps for the rest of the recorded time of `step` of `n_roots`, which began at `start`. Returns
-    /// a number in [0, 1) instead of a loss; it depends on every byte of `rows`.
+    /// Sleeps for the rest of the recorded time of `step` of `n_roots`, which began at `start`.
+    /// Returns a number in [0, 1) instead of a loss; it depends on every byte of `rows`.
     pub(crate) fn step(&self, step: u32, n_roots: u64, rows: &[u8], start: Instant) -> f64 {
         let (words, rest) = rows.as_chunks::<8>();
         let fold = |sum: u64, word: u64| sum.rotate_left(5) ^ word;

@@ -91,8 +91,8 @@ pub struct TrainReport {
     /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
     /// `massive` these are batches, and the buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
-    /// Most anonymous memory that the process had at once, summed over processes; 0 where the system
-    /// does not report it. Pages of mapped files do not count.
+    /// Most anonymous memory that the process had at once, summed over processes; 0 where the
+    /// system does not report it. Pages of mapped files do not count.
     pub peak_anonymous_bytes: u64,
     /// Bytes that the process read from disk while it trained, summed over processes; 0 where all
     /// was in the page cache. Absent where the system does not report it.

@@ -115,14 +115,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Returns whether training is over. It never is within an epoch, even if the run was resumed with
-    /// less patience.
+    /// Returns whether training is over. It never is within an epoch, even if the run was resumed
+    /// with less patience.
     pub(crate) fn is_over(&self) -> bool {
         let is_last = self.place.epoch >= self.config.epochs;
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
     }
 
-    /// Returns whether the last epoch is over and its evaluation is due only because it is the last.
+    /// Returns whether the last epoch is over and its evaluation is due only because it is the
+    /// last.
     pub(crate) fn lacks_last_evaluation(&self) -> bool {
         let epochs = self.config.epochs;
         let is_over = self.place == (Place { epoch: epochs, step: 0 });
@@ -144,8 +145,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Trains the rest of the present epoch, measures accuracy if due, and writes a checkpoint. Ends
-    /// after the step or the epoch at which `progress` breaks.
+    /// Trains the rest of the present epoch, measures accuracy if due, and writes a checkpoint.
+    /// Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
         strategy: &mut dyn StrategyRun<'_>,
@@ -174,8 +175,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Saves the best parameters, or the last ones without an evaluation, if the settings ask for it.
-    /// A failure is part of the report.
+    /// Saves the best parameters, or the last ones without an evaluation, if the settings ask for
+    /// it. A failure is part of the report.
     pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;

@@ -75,8 +75,8 @@ pub struct SdtTraffic {
     pub load_seconds: f64,
 }
 
-/// A worker's equal share of the bytes that a step of `hop` moved, without rows. The first worker has
-/// the remainder.
+/// A worker's equal share of the bytes that a step of `hop` moved, without rows. The first worker
+/// has the remainder.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HopTraffic {
     /// Time steps of the iteration.
@@ -87,8 +87,9 @@ pub struct HopTraffic {
     pub gradient_bytes: u64,
 }
 
-/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on the
-/// default path; otherwise it overlaps earlier steps. The rest of `step` without `wait`, `compute` and
+/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on
+/// the default path; otherwise it overlaps earlier steps. The rest of `step` without `wait`,
+/// `compute` and
 /// `update` is the time that the worker waited for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {

@@ -20,8 +20,8 @@ use lodestore_comm::threads::ThreadCollective;
 
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
-/// The same config, graph and rows give the same losses bit for bit. The way of fetching, the number
-/// of cores, and the sources' speed change nothing, unless times decide what is merged
+/// The same config, graph and rows give the same losses bit for bit. The way of fetching, the
+/// number of cores, and the sources' speed change nothing, unless times decide what is merged
 /// ([`crate::config::Merge`]). A killed run that is resumed from its checkpoint ends with the same
 /// parameters as one that was not killed.
 ///

@@ -18,8 +18,8 @@ pub(crate) struct WorkerThread<'scope, O, T> {
 }
 
 impl<'scope, O: Send + 'scope, T: Send + 'scope> WorkerThread<'scope, O, T> {
-    /// Starts the thread of `worker`, in a pool of its own. It calls `work` for each order until the
-    /// orders end or one fails.
+    /// Starts the thread of `worker`, in a pool of its own. It calls `work` for each order until
+    /// the orders end or one fails.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,

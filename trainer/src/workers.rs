@@ -47,9 +47,9 @@ struct WorkerSetup<'scope, P> {
 }
 
 impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
-    /// Starts a thread for each worker of this process, with the batches that `feed` returns for it.
-    /// Each computes in a pool of its own with its share of the cores, which the processes of this
-    /// machine share. So workers neither wait for each other's tasks nor outnumber the cores.
+    /// Starts a thread for each worker of this process, with the batches that `feed` returns for
+    /// it. Each computes in a pool of its own with its share of the cores, which the processes of
+    /// this machine share. So workers neither wait for each other's tasks nor outnumber the cores.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         setup: &'scope Setup<'scope>,
@@ -79,7 +79,8 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
         self.members.iter().map(|member| member.thread.worker)
     }
 
-    /// Trains the batch of `order` in each worker of this process that has it. Returns the outcomes.
+    /// Trains the batch of `order` in each worker of this process that has it. Returns the
+    /// outcomes.
     pub(crate) fn train(
         &mut self,
         order: &StepOrder<P>,

@@ -144,7 +144,7 @@ fn memory_is_that_of_the_partitions_held_and_less_changes_nothing_but_loads() {
     let two = with(None, None).unwrap();
     let error = with(Some(3000), Some(2000)).unwrap_err().to_string();
     assert!(error.contains("of the 3000 bytes of a worker 1000 are for it"), "{error}");
-    assert!(error.contains("--parts"), "{error}");
+    assert!(error.contains("partitions or more, allow more memory, or leave less"), "{error}");
     // The bytes that the largest takes.
     let least: u64 =
         error.split(" takes ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();

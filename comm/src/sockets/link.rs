@@ -52,8 +52,8 @@ impl Link {
         Ok(Self { socket, noticed: Cell::new(None) })
     }
 
-    /// Sends a notice that this rank waits for `suspect`, unless the last notice named it. No message
-    /// may be in flight. Sends nothing if the socket is full.
+    /// Sends a notice that this rank waits for `suspect`, unless the last notice named it. No
+    /// message may be in flight. Sends nothing if the socket is full.
     pub(super) fn notify(&self, suspect: u32) {
         if self.noticed.get() == Some(suspect) {
             return;

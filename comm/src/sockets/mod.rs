@@ -60,8 +60,8 @@ pub struct SocketCollective {
 }
 
 impl SocketCollective {
-    /// Returns rank 0. The processes at the other ends of `followers` get the ranks from 1 on, and a
-    /// socket to each other. Rank 0 waits at most `timeout` for each.
+    /// Returns rank 0. The processes at the other ends of `followers` get the ranks from 1 on, and
+    /// a socket to each other. Rank 0 waits at most `timeout` for each.
     pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
         for (first, to_first) in (1..).zip(&followers) {
             for (second, to_second) in (1..).zip(&followers).skip(first as usize) {
@@ -74,8 +74,8 @@ impl SocketCollective {
         Self::new(0, sockets.collect(), timeout)
     }
 
-    /// Returns rank `rank` of `n_ranks`, from 1, with the socket `leader` to rank 0. It waits at most
-    /// twice `timeout` for others.
+    /// Returns rank `rank` of `n_ranks`, from 1, with the socket `leader` to rank 0. It waits at
+    /// most twice `timeout` for others.
     pub fn follower(
         rank: u32,
         n_ranks: u32,

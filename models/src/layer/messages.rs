@@ -99,8 +99,8 @@ impl Conv {
     }
 }
 
-/// Returns GraphSAGE's weights of own rows, of `width`, and those of the neighbours' mean beside each
-/// other. In the layer the first are above the second.
+/// Returns GraphSAGE's weights of own rows, of `width`, and those of the neighbours' mean beside
+/// each other. In the layer the first are above the second.
 fn beside(linear: &Linear, width: usize) -> Matrix {
     let out_width = linear.bias.width();
     let own = linear.weight().read_rows(0..width);

@@ -105,8 +105,8 @@ impl NormLayer {
 }
 
 impl Normed {
-    /// Replaces the gradient of the output by the gradient of the rows. It subtracts each row's mean,
-    /// and its part along the row.
+    /// Replaces the gradient of the output by the gradient of the rows. It subtracts each row's
+    /// mean, and its part along the row.
     fn backward(&self, grad: &mut Matrix, weight: &[f32]) {
         let width = grad.width();
         for_each_row(grad, |number, row| {

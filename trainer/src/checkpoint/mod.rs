@@ -1,5 +1,5 @@
-//! Checkpoints. A killed run that is resumed has the same bits of parameters and losses as if it had
-//! never ended, on a processor of the same kind.
+//! Checkpoints. A killed run that is resumed has the same bits of parameters and losses as if it
+//! had never ended, on a processor of the same kind.
 //!
 //! Batches, dropout and initial parameters are functions of seeds. So training needs only the place
 //! in the run, the parameters, and Adam's moments of each replica. The best parameters and the
@@ -109,8 +109,8 @@ impl Checkpoints {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// Loads the checkpoint to continue from, if there is one. Unless `any_version`, it must have been
-    /// made with rows of `versions`.
+    /// Loads the checkpoint to continue from, if there is one. Unless `any_version`, it must have
+    /// been made with rows of `versions`.
     pub(crate) fn load(
         &self,
         versions: RowVersions,

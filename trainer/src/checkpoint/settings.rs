@@ -20,7 +20,8 @@ const USUAL: [(&str, &str); 7] = [
 /// Lines that checkpoints of earlier releases have and no run of this one.
 const REMOVED: [&str; 3] = ["aggregation = Max", "aggregation = Sum", "norm = Batch"];
 
-/// Lines that the settings of every strategy have, with the value where a strategy lacks the setting.
+/// Lines that the settings of every strategy have, with the value where a strategy lacks the
+/// setting.
 const OF_EACH_STRATEGY: [(&str, &str); 3] =
     [("roots", "Owned"), ("migration", "None"), ("merge", "None")];
 

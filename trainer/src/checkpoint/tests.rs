@@ -333,7 +333,8 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
-    // No link is followed: one in the place of the lock is refused, one of the partial file replaced.
+    // No link is followed: one in the place of the lock is refused, one of the partial file
+    // replaced.
     let others = path.join("others");
     fs::write(&others, b"others").unwrap();
     fs::remove_file(path.join("lock")).unwrap();

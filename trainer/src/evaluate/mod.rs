@@ -21,8 +21,8 @@ pub(crate) struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    /// Returns the metric of `model` in the leader. Each process computes the logits of its workers'
-    /// nodes.
+    /// Returns the metric of `model` in the leader. Each process computes the logits of its
+    /// workers' nodes.
     ///
     /// Fails if a logit is not finite.
     pub(crate) fn accuracy(

@@ -42,8 +42,8 @@ impl Chunk {
         nodes.iter_from(self.first).take(self.n_nodes).collect()
     }
 
-    /// Splits `nodes` into chunks of at most `limit` bytes, or of one node, each of one partition. All
-    /// processes get the same chunks.
+    /// Splits `nodes` into chunks of at most `limit` bytes, or of one node, each of one partition.
+    /// All processes get the same chunks.
     pub(super) fn split(
         nodes: &NodeSet,
         owners: Owners<'_>,

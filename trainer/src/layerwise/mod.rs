@@ -1,8 +1,8 @@
 //! Layer-wise inference: a model over many nodes with all their neighbours.
 //!
 //! Each layer passes once over the nodes whose output the next layer reads, in bounded chunks. The
-//! rows of a layer are stored in memory within a budget, else in a temporary file. So memory does not
-//! grow with neighbourhoods of several hops.
+//! rows of a layer are stored in memory within a budget, else in a temporary file. So memory does
+//! not grow with neighbourhoods of several hops.
 //!
 //! A chunk does not depend on the process that computes it. A process computes the chunks of its
 //! workers' partitions, some concurrently, and sends the rows to all processes. Each process stores
@@ -88,8 +88,8 @@ pub(crate) struct PassOutput<'s> {
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// Layers of a pass, and the nodes of each stage. Stage 0 computes the messages of features, stage n
-/// the rows of layer n - 1.
+/// Layers of a pass, and the nodes of each stage. Stage 0 computes the messages of features, stage
+/// n the rows of layer n - 1.
 struct Stages<'a> {
     layers: &'a [Layer],
     sets: Vec<NodeSet>,
@@ -178,8 +178,8 @@ impl LayerPass<'_> {
         sets[1..].iter().map(of_next).collect()
     }
 
-    /// Computes the rows of a stage's chunks concurrently, from features or from the messages of the
-    /// previous stage.
+    /// Computes the rows of a stage's chunks concurrently, from features or from the messages of
+    /// the previous stage.
     fn make(
         &self,
         stages: &Stages<'_>,
@@ -360,8 +360,8 @@ impl Running<'_, '_> {
         stored.write(here.index(first) as usize, &kept)
     }
 
-    /// Opens the row store of a stage, with the first `n_rows` from the folder. None if only the sink
-    /// receives the rows.
+    /// Opens the row store of a stage, with the first `n_rows` from the folder. None if only the
+    /// sink receives the rows.
     fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
         let width = self.stages.width_after(stage);
         let work = self.output.work.as_deref();

@@ -263,8 +263,8 @@ impl FromStr for Strategy {
 }
 
 impl Serialize for Strategy {
-    /// Writes the name, then the roots of mini-batches, or the settings of another strategy under its
-    /// name. It omits how rows reach a mini-batch, which never changes what the run computes.
+    /// Writes the name, then the roots of mini-batches, or the settings of another strategy under
+    /// its name. It omits how rows reach a mini-batch, which never changes what the run computes.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry("strategy", self.name())?;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use lodestore_comm::collective::Collective;
 use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::fail_before_start;
 use lodestore_comm::sockets::SocketCollective;
 use lodestore_comm::threads::ThreadCollective;
 use lodestore_trainer::TrainError;
-use lodestore_trainer::process_group::give_up;
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::low_level;
 
@@ -301,7 +301,7 @@ impl Joined {
     /// Reports an error before training to the others, which do not know of it. Returns the error
     /// of this process.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
-        let told = give_up(&mut *self.collective, &format!("{error:#}"));
+        let told = fail_before_start(&mut *self.collective, &format!("{error:#}"));
         if self.leads() || told.is_err() { error } else { AlreadyReported.into() }
     }
 

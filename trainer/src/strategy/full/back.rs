@@ -133,8 +133,8 @@ impl Part {
         self.pass.of_layer.weights.push(of_weight);
     }
 
-    /// Third phase, after gradients from other partitions were added to own rows: makes the gradient
-    /// of the previous layer's output.
+    /// Third phase, after gradients from other partitions were added to own rows: makes the
+    /// gradient of the previous layer's output.
     pub(crate) fn end_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let state = std::mem::take(&mut self.pass.layers[number]);

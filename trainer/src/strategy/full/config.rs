@@ -13,7 +13,8 @@ use crate::options::by_name;
 pub struct FullConfig {
     /// Rows of halos.
     pub halo: Halo,
-    /// Age in epochs that rows of halos and their gradients may have: partitions exchange them every
+    /// Age in epochs that rows of halos and their gradients may have: partitions exchange them
+    /// every
     /// `n + 1` epochs. 0 is exact.
     pub staleness: u32,
     /// Precision of rows and gradients in messages between partitions.

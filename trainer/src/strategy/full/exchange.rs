@@ -160,8 +160,8 @@ impl Routes {
         }
     }
 
-    /// Adds received gradients to those of own rows of `parts`, for each row in the order of sending
-    /// partitions.
+    /// Adds received gradients to those of own rows of `parts`, for each row in the order of
+    /// sending partitions.
     pub(crate) fn add(&self, parts: &mut [Part], code: RowCode, width: usize, messages: &Messages) {
         let mut pieces = self.arrived(code.row_bytes(width), messages);
         pieces.sort_by_key(|(route, _)| route.from);

@@ -1,8 +1,8 @@
 //! Rows of features of a partition: its own, and those of its halo.
 //!
-//! Rows of the halo are pulled once and kept. With tiers in front of their source, the tiers keep the
-//! rows (JACA, section 4.2). A partition then holds the rows of its halo only during an epoch, and
-//! pulls them again through the tiers.
+//! Rows of the halo are pulled once and kept. With tiers in front of their source, the tiers keep
+//! the rows (JACA, section 4.2). A partition then holds the rows of its halo only during an epoch,
+//! and pulls them again through the tiers.
 
 use lodestore_client::PullKind;
 use lodestore_client::buffer::RowBuffer;

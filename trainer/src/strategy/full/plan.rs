@@ -25,8 +25,8 @@ pub(crate) struct LayerPlan {
 }
 
 impl LayerPlan {
-    /// Makes the plan of each of `layers` over features of `width`. Features of the halo are kept, so
-    /// the first layer exchanges nothing; its plan is the one with less arithmetic.
+    /// Makes the plan of each of `layers` over features of `width`. Features of the halo are kept,
+    /// so the first layer exchanges nothing; its plan is the one with less arithmetic.
     pub(crate) fn of_layers(layers: &[Layer], width: usize, features: FeatureForm) -> Vec<Self> {
         let mut in_width = width;
         let plan = |(number, layer): (usize, &Layer)| {

@@ -304,8 +304,8 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
     }
 }
 
-/// Fails if the loss of a partition is not finite, in all processes alike. The error names a feature
-/// that is not finite before a row.
+/// Fails if the loss of a partition is not finite, in all processes alike. The error names a
+/// feature that is not finite before a row.
 fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
     let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
     let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));

@@ -360,7 +360,8 @@ struct LayerRows {
     number: usize,
 }
 
-/// Returns the width of a layer's messages, except the first layer's. It is equal for all partitions.
+/// Returns the width of a layer's messages, except the first layer's. It is equal for all
+/// partitions.
 fn width_of(parts: &[Part], number: usize) -> usize {
     parts.first().map_or(0, |part| part.plans[number].message_width)
 }

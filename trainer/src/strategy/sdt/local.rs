@@ -130,8 +130,8 @@ impl PartitionSource<'_> {
         })
     }
 
-    /// Loads the rows of `nodes`. The first `n_remote` are other workers'; they are pulled while own
-    /// rows are read.
+    /// Loads the rows of `nodes`. The first `n_remote` are other workers'; they are pulled while
+    /// own rows are read.
     fn pull(
         &self,
         nodes: &[NodeId],

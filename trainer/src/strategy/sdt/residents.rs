@@ -2,8 +2,8 @@
 
 /// The partitions of a worker in turn, and which of them are in memory.
 ///
-/// Turns repeat in the same order. If the next partition does not fit, the partition with the farthest
-/// next turn is evicted (Belady), but never the present one.
+/// Turns repeat in the same order. If the next partition does not fit, the partition with the
+/// farthest next turn is evicted (Belady), but never the present one.
 #[derive(Clone, Debug)]
 pub(crate) struct Residents {
     /// Bytes of each, in the order of turns.

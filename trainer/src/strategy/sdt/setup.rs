@@ -142,7 +142,7 @@ fn check_memory(config: &SdtConfig, sizes: &[u64]) -> Result<(), TrainError> {
     Err(TrainError::PartitionSize(format!(
         "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a \
          worker {left} are for it, since training is left {reserved}: import the graph in {parts} \
-         partitions or more, allow more, or leave less to training"
+         partitions or more, allow more memory, or leave less to training"
     )))
 }
 

@@ -241,6 +241,9 @@ fn settings_of_earlier_releases_are_named() {
     ] {
         let mut bytes = bytes.clone();
         bytes[at..at + line.len()].copy_from_slice(lines);
+        let n_hashed = bytes.len() - 32;
+        let digest = blake3::hash(&bytes[..n_hashed]);
+        bytes[n_hashed..].copy_from_slice(digest.as_bytes());
         fs::write(dir.path().join("checkpoint"), bytes).unwrap();
         let found = folder.load(&identity()).unwrap_err().to_string();
         let expected =

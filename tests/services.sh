@@ -8,7 +8,7 @@ mpi() {
         setup libopenmpi-dev openmpi-bin
     fi
     cargo build --locked --workspace --features lode/mpi
-    cargo test --locked --workspace --features lode/mpi --test collective
+    cargo test --locked --workspace --features lode/mpi --test comm
     cargo test --locked --workspace --features lode/mpi --test training processes
 }
 

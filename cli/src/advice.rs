@@ -7,7 +7,7 @@ use lodestore_store::StoreError;
 
 /// Phrases of messages, and the flag or command that does what they say. The first phrase that a
 /// message contains decides. The match is on text, since servers send text.
-const BY_PHRASE: [(&str, &str); 30] = [
+const BY_PHRASE: [(&str, &str); 37] = [
     ("requires a certificate of its clients", "--tls-cert and --tls-key"),
     ("speaks TLS and this client does not", "--tls-ca FILE"),
     ("sent no token, or a wrong one", "--token-file FILE"),
@@ -43,6 +43,16 @@ const BY_PHRASE: [(&str, &str); 30] = [
     ),
     ("most of them for", "`lode partition --plan` shows each phase"),
     ("a larger tau finds fewer", "--tau"),
+    ("keeps them in TMPDIR, unless it is allowed more memory", "--evaluation-memory"),
+    ("on a file system that all of them have", "--schedule"),
+    ("for fewer epochs, or name another place", "--schedule"),
+    ("bytes or more, or train with smaller batches", "--memory"),
+    ("import the graph in more partitions", "`lode import --parts`"),
+    (
+        "allow more memory, or leave less to training",
+        "`lode import --parts`, --memory or --reserve",
+    ),
+    ("if it only takes long, allow more time", "--peer-timeout"),
     ("this build has no METIS", "cargo build -p lode --features metis"),
 ];
 
@@ -91,5 +101,37 @@ fn advice_on_edges(error: &EdgeError) -> Option<&'static str> {
             "--ignore-extra-columns skips columns after the source and the destination of an edge",
         ),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use lodestore_comm::error::CollectiveError;
+    use lodestore_trainer::TrainError;
+
+    use super::*;
+
+    fn advice_on(error: TrainError) -> Option<String> {
+        let message = error.to_string();
+        command_against(&error.into(), &message)
+    }
+
+    #[test]
+    fn errors_of_training_name_the_flag_of_their_setting() {
+        let spill = TrainError::Spill { folder: "d".into(), source: io::ErrorKind::Other.into() };
+        assert_eq!(advice_on(spill).as_deref(), Some("--evaluation-memory"));
+        let elsewhere =
+            TrainError::ScheduleElsewhere { path: "s".to_owned(), fault: "is absent".to_owned() };
+        assert_eq!(advice_on(elsewhere).as_deref(), Some("--schedule"));
+        let path = "s".to_owned();
+        let room = TrainError::ScheduleRoom { path, expected: 2, found: 1, epochs: 3 };
+        assert_eq!(advice_on(room).as_deref(), Some("--schedule"));
+        let memory = TrainError::Memory { found: 1, least: 2, max_nodes: 1, row_bytes: 2 };
+        assert_eq!(advice_on(memory).as_deref(), Some("--memory"));
+        let silent = CollectiveError::Silent { rank: 1, waited: Duration::from_secs(9) };
+        assert_eq!(advice_on(silent.into()).as_deref(), Some("--peer-timeout"));
     }
 }

@@ -10,9 +10,6 @@ const BETA1: f64 = 0.9;
 const BETA2: f64 = 0.999;
 const EPSILON: f32 = 1e-8;
 
-/// The part of the way to a step's statistics that running statistics move.
-const MOMENTUM: f32 = 0.1;
-
 /// Elements that one thread updates at a time.
 const ELEMENTS_PER_TASK: usize = 1 << 16;
 
@@ -21,9 +18,6 @@ type Piece<'p> = (((&'p mut [f32], &'p [f32]), &'p mut [f32]), &'p mut [f32]);
 
 /// Adam with weight decay added to the gradient, as the published GraphSAGE and GCN results use it,
 /// or AdamW. Each element by itself, so that the result does not depend on threads.
-///
-/// Running statistics are parameters too, which only move towards what is in the place of their
-/// gradients.
 #[derive(Debug)]
 pub struct Adam {
     parameters: Vec<Updated>,
@@ -51,30 +45,20 @@ pub struct ReplicaState {
 #[derive(Debug)]
 struct Updated {
     parameter: Parameter,
-    is_statistic: bool,
     mean: Vec<f32>,
     variance: Vec<f32>,
 }
 
 impl Adam {
-    /// Returns an optimiser of `parameters`, with their present values. `are_statistics` says which
-    /// ones are running statistics.
-    pub fn new(
-        parameters: Vec<Parameter>,
-        are_statistics: Vec<bool>,
-        optimizer: Optimizer,
-        weight_decay: f32,
-    ) -> Self {
-        let parameters = parameters
-            .into_iter()
-            .zip(are_statistics)
-            .map(|(parameter, is_statistic)| {
-                let n_elements = parameter.n_elements();
-                let mean = vec![0.0; n_elements];
-                let variance = vec![0.0; n_elements];
-                Updated { parameter, is_statistic, mean, variance }
-            })
-            .collect();
+    /// Returns an optimiser of `parameters`, with their present values.
+    pub fn new(parameters: Vec<Parameter>, optimizer: Optimizer, weight_decay: f32) -> Self {
+        let updated = |parameter: Parameter| {
+            let n_elements = parameter.n_elements();
+            let mean = vec![0.0; n_elements];
+            let variance = vec![0.0; n_elements];
+            Updated { parameter, mean, variance }
+        };
+        let parameters = parameters.into_iter().map(updated).collect();
         Self { parameters, optimizer, weight_decay, n_steps: 0 }
     }
 
@@ -116,22 +100,6 @@ impl Adam {
         }
     }
 
-    /// Scales `gradients`, those of statistics left out, so that their Euclidean norm is at most
-    /// `limit`.
-    pub fn clip(&self, gradients: &mut [Vec<f32>], limit: f32) {
-        let parameters = self.parameters.iter().zip(gradients);
-        let mut trained: Vec<&mut Vec<f32>> = parameters
-            .filter(|(updated, _)| !updated.is_statistic)
-            .map(|(_, gradient)| gradient)
-            .collect();
-        let squares = trained.iter().flat_map(|list| list.iter()).map(|&g| f64::from(g).powi(2));
-        let scale = f64::from(limit) / squares.sum::<f64>().sqrt();
-        if scale < 1.0 {
-            let all = trained.iter_mut().flat_map(|list| list.iter_mut());
-            all.for_each(|gradient| *gradient *= scale as f32);
-        }
-    }
-
     /// Makes one update. `gradients` has one flat list per parameter, in the order of `new`.
     pub fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f64) {
         self.n_steps = self.n_steps.saturating_add(1);
@@ -143,13 +111,8 @@ impl Adam {
         let (beta1, beta2) = (BETA1 as f32, BETA2 as f32);
         let shrink = (learning_rate * f64::from(self.weight_decay)) as f32;
         for (updated, gradient) in self.parameters.iter_mut().zip(gradients) {
-            let Updated { parameter, is_statistic, mean, variance } = updated;
+            let Updated { parameter, mean, variance } = updated;
             let mut values = parameter.write();
-            if *is_statistic {
-                let pairs = values.iter_mut().zip(gradient);
-                pairs.for_each(|(value, of_step)| *value += MOMENTUM * (*of_step - *value));
-                continue;
-            }
             let (optimizer, weight_decay) = (self.optimizer, self.weight_decay);
             let update = |(((values, gradient), mean), variance): Piece<'_>| {
                 let moments = mean.iter_mut().zip(variance);
@@ -180,6 +143,17 @@ impl Adam {
     }
 }
 
+/// Scales `gradients` so that the Euclidean norm of all together is at most `limit`.
+pub fn clip(gradients: &mut [Vec<f32>], limit: f32) {
+    let squares = gradients.iter().flatten().map(|&gradient| f64::from(gradient).powi(2));
+    let scale = f64::from(limit) / squares.sum::<f64>().sqrt();
+    if scale < 1.0 {
+        for gradient in gradients.iter_mut().flatten() {
+            *gradient *= scale as f32;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +165,7 @@ mod tests {
     }
 
     fn optimizer(parameter: &Parameter, optimizer: Optimizer) -> Adam {
-        Adam::new(vec![parameter.clone()], vec![false], optimizer, 0.5)
+        Adam::new(vec![parameter.clone()], optimizer, 0.5)
     }
 
     #[test]
@@ -255,8 +229,7 @@ mod tests {
             let whole = vector(&start);
             let pieces: Vec<Parameter> = start.chunks(1000).map(vector).collect();
             let mut of_whole = optimizer(&whole, kind);
-            let are_statistics = vec![false; pieces.len()];
-            let mut of_pieces = Adam::new(pieces, are_statistics, kind, 0.5);
+            let mut of_pieces = Adam::new(pieces, kind, 0.5);
             for step in 1..3 {
                 let gradient = values(step * n as u64);
                 let of_each: Vec<Vec<f32>> = gradient.chunks(1000).map(<[f32]>::to_vec).collect();
@@ -272,48 +245,20 @@ mod tests {
         }
     }
 
-    /// Returns a weight, and a running statistic beside it.
-    fn with_statistic() -> (Adam, Parameter) {
-        let statistic = vector(&[8.0, -4.0]);
-        let parameters = vec![vector(&[3.0, 1.0]), statistic.clone()];
-        (Adam::new(parameters, vec![false, true], Optimizer::Adam, 0.5), statistic)
-    }
-
     #[test]
-    fn statistics_move_a_tenth_of_the_way_whatever_the_rate_and_the_decay() {
-        let (mut adam, statistic) = with_statistic();
-        let mut expected = [8.0f64, -4.0];
-        for (rate, of_step) in [(0.1, [10.0f32, 0.0]), (1e-9, [-5.0, 2.0])] {
-            adam.step(&[vec![0.0; 2], of_step.to_vec()], rate);
-            for (expected, of_step) in expected.iter_mut().zip(of_step) {
-                *expected = 0.9 * *expected + 0.1 * f64::from(of_step);
-            }
-            let found = statistic.read().to_vec();
-            assert_eq!(adam.values()[1], found);
-            for (found, expected) in found.iter().zip(expected) {
-                assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} {expected}");
-            }
-        }
-        assert!(adam.state().means[1].iter().all(|mean| *mean == 0.0));
-    }
-
-    #[test]
-    fn clipping_bounds_the_norm_of_all_lists_together_without_statistics() {
-        let are_statistics = vec![false, true, false];
-        let parameters = (0..3).map(|_| Parameter::zeros(2)).collect();
-        let adam = Adam::new(parameters, are_statistics, Optimizer::Adam, 0.0);
-        let gradients = [vec![3.0f32, 0.0], vec![100.0, -7.0], vec![0.0, -4.0]];
+    fn clipping_bounds_the_norm_of_all_lists_together() {
+        let gradients = [vec![3.0f32, 0.0], vec![0.0, -4.0]];
         let clipped = |limit| {
             let mut clipped = gradients.clone();
-            adam.clip(&mut clipped, limit);
+            clip(&mut clipped, limit);
             clipped
         };
         for within in [5.0, 6.0, f32::MAX] {
             assert_eq!(clipped(within), gradients, "{within}");
         }
-        assert_eq!(clipped(2.5), [vec![1.5, 0.0], vec![100.0, -7.0], vec![0.0, -2.0]]);
+        assert_eq!(clipped(2.5), [vec![1.5, 0.0], vec![0.0, -2.0]]);
         let mut zeros = gradients.clone().map(|list| vec![0.0; list.len()]);
-        adam.clip(&mut zeros, 1.0);
+        clip(&mut zeros, 1.0);
         assert!(zeros.iter().flatten().all(|gradient| *gradient == 0.0));
     }
 }

@@ -43,7 +43,6 @@
 pub mod adam;
 pub mod attention;
 pub mod conv;
-pub mod largest;
 pub mod layer;
 pub mod linear;
 pub mod loss;

@@ -33,7 +33,7 @@ pub struct ModelSpec {
     pub n_output_heads: usize,
     /// In [0, 1): of what each layer transforms or aggregates, and of attention coefficients.
     pub dropout: f32,
-    /// Aggregation, normalisation and residuals of layers.
+    /// Normalisation and residuals of layers.
     pub layer: LayerOptions,
 }
 
@@ -120,10 +120,7 @@ impl Model {
         let layer = |(index, widths): (usize, &[usize])| {
             let (in_width, out_width, stream) = (widths[0], widths[1], index as u64);
             let conv = match spec.kind {
-                ModelKind::Sage => {
-                    let linear = Linear::new(2 * in_width, out_width, seed, stream);
-                    Conv::Sage(linear, spec.layer.aggregation)
-                }
+                ModelKind::Sage => Conv::Sage(Linear::new(2 * in_width, out_width, seed, stream)),
                 ModelKind::Gcn => Conv::Gcn(Linear::new(in_width, out_width, seed, stream)),
                 ModelKind::Gat => {
                     let is_last = index + 1 == n_layers;
@@ -145,15 +142,6 @@ impl Model {
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
         self.layers.iter().flat_map(Layer::parameters).collect()
-    }
-
-    /// Returns whether each parameter is a running statistic, in the same order.
-    pub fn are_statistics(&self) -> Vec<bool> {
-        let of_layer = |layer: &Layer| {
-            let (n_all, n_statistics) = (layer.parameters().len(), layer.n_statistics());
-            (0..n_all).map(move |number| number >= n_all - n_statistics)
-        };
-        self.layers.iter().flat_map(of_layer).collect()
     }
 
     /// Runs all layers on the input rows `features`, with the dropout masks of `dropout_seed`.
@@ -225,21 +213,15 @@ mod tests {
     #[test]
     fn shapes_are_known_before_the_parameters_are_made() {
         for kind in [ModelKind::Sage, ModelKind::Gcn, ModelKind::Gat] {
-            for norm in [Norm::None, Norm::Batch, Norm::Layer] {
-                let layer = LayerOptions { norm, residual: true, ..LayerOptions::default() };
+            for norm in [Norm::None, Norm::Layer] {
+                let layer = LayerOptions { norm, residual: true };
                 let widths = vec![5, 6, 6, 3];
                 let spec =
                     ModelSpec { kind, widths, n_heads: 2, n_output_heads: 4, dropout: 0.0, layer };
                 let model = Model::new(&spec, 1);
                 let shapes = model.parameters().into_iter().map(|of| of.shape().to_vec());
-                let (names, expected): (Vec<_>, Vec<_>) = spec.shapes().into_iter().unzip();
+                let expected: Vec<_> = spec.shapes().into_iter().map(|(_, shape)| shape).collect();
                 assert_eq!(expected, shapes.collect::<Vec<_>>(), "{kind} {norm}");
-                let are_statistics = names.into_iter().zip(model.are_statistics());
-                let statistics = are_statistics.filter(|(_, is_statistic)| *is_statistic);
-                let names: Vec<String> = statistics.map(|(name, _)| name).collect();
-                let of_layer = |i| ["mean", "variance"].map(|of| format!("layers.{i}.norm_{of}"));
-                let of_batch = [of_layer(0), of_layer(1)].concat();
-                assert_eq!(names, if norm == Norm::Batch { of_batch } else { Vec::new() });
                 let are_residual: Vec<bool> =
                     model.layers.iter().map(|of| of.is_residual).collect();
                 assert_eq!(are_residual, [false, true, false]);
@@ -250,16 +232,16 @@ mod tests {
     /// Model files name parameters so, those of earlier releases too.
     #[test]
     fn parameters_have_the_names_of_the_file() {
-        let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
+        let layer = LayerOptions { norm: Norm::Layer, ..LayerOptions::default() };
         let names = |kind, widths| {
             let spec =
                 ModelSpec { kind, widths, n_heads: 1, n_output_heads: 1, dropout: 0.0, layer };
             spec.shapes().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         let mut of_gat = ["weight", "attention_source", "attention_destination", "bias"].to_vec();
-        of_gat.extend(["norm_weight", "norm_bias", "norm_mean", "norm_variance"]);
+        of_gat.extend(["norm_weight", "norm_bias"]);
         let of_gat: Vec<String> = of_gat.iter().map(|name| format!("layers.0.{name}")).collect();
-        assert_eq!(names(ModelKind::Gat, vec![5, 6, 3])[..8], of_gat);
+        assert_eq!(names(ModelKind::Gat, vec![5, 6, 3])[..6], of_gat);
         for kind in [ModelKind::Sage, ModelKind::Gcn] {
             assert_eq!(names(kind, vec![5, 3]), ["layers.0.weight", "layers.0.bias"]);
         }

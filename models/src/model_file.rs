@@ -15,11 +15,14 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use thiserror::Error;
 
 use crate::model::{MAX_LAYERS, Model, ModelSpec};
-use crate::norm::NormLayer;
-use crate::options::{Aggregation, LayerOptions, Metric, ModelKind, Norm};
+use crate::options::{LayerOptions, Metric, ModelKind, Norm};
 
 /// A larger file is no model of this crate.
 const MAX_FILE_BYTES: u64 = 1 << 32;
+
+/// Entries of metadata that earlier releases wrote and this one lacks.
+const REMOVED: [(&str, &str); 3] =
+    [("aggregation", "max"), ("aggregation", "sum"), ("norm", "batch")];
 
 /// What it takes to use the parameters of a model, as its file says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub struct ModelSettings {
     pub n_heads: usize,
     /// Attention heads of the last layer.
     pub n_output_heads: usize,
-    /// Aggregation, normalisation and residuals of layers.
+    /// Normalisation and residuals of layers.
     pub layer: LayerOptions,
     /// Whether each feature row is divided by the sum of its absolute values.
     pub normalize: bool,
@@ -65,6 +68,11 @@ enum ModelFault {
     Format(#[from] SafeTensorError),
     #[error("`{name}` must be {expected}, found {found}")]
     Unfit { name: String, expected: String, found: String },
+    #[error(
+        "it has the {name} `{found}`, which this release lacks; use it with the release that wrote it, or \
+         train the model again"
+    )]
+    Removed { name: &'static str, found: &'static str },
     #[error("in its metadata, {0}")]
     Settings(Box<dyn StdError + Send + Sync>),
 }
@@ -101,7 +109,8 @@ pub fn check_place(path: &Path) -> Result<(), SavedModelError> {
     })
 }
 
-/// Writes the parameters `values`, one flat list each, of a model of `settings` and `spec` to `path`.
+/// Writes the parameters `values`, one flat list each, of a model of `settings` and `spec` to
+/// `path`.
 pub fn save(
     path: &Path,
     settings: &ModelSettings,
@@ -172,14 +181,6 @@ impl<'a> ModelFile<'a> {
                 let found = format!("{:?} of shape {:?}", found.dtype(), found.shape());
                 return Err(self.failed(ModelFault::Unfit { name, expected, found }));
             }
-            let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
-            let is_variance = name.ends_with(NormLayer::VARIANCE);
-            if let Some(bad) =
-                values.into_iter().find(|&it| is_variance && (it.is_nan() || it < 0.0))
-            {
-                let (expected, found) = ("variances of 0 or more".to_owned(), bad.to_string());
-                return Err(self.failed(ModelFault::Unfit { name, expected, found }));
-            }
             known.insert(name);
         }
         // A parameter of a layer that the settings do not have would be left out.
@@ -214,14 +215,11 @@ impl<'a> ModelFile<'a> {
     pub fn fill(&self, model: &Model, spec: &ModelSpec) -> Result<u64, SavedModelError> {
         let tensors = self.tensors()?;
         let mut n_parameters = 0;
-        let are_statistics = model.are_statistics();
-        for (((name, _), parameter), is_statistic) in
-            spec.shapes().into_iter().zip(model.parameters()).zip(are_statistics)
-        {
+        for ((name, _), parameter) in spec.shapes().into_iter().zip(model.parameters()) {
             let found = tensors.tensor(&name).map_err(|error| self.failed(error.into()))?;
             let values = found.data().as_chunks().0.iter().map(|value| f32::from_le_bytes(*value));
             let values: Vec<f32> = values.collect();
-            n_parameters += if is_statistic { 0 } else { values.len() as u64 };
+            n_parameters += values.len() as u64;
             parameter.set(&values);
         }
         Ok(n_parameters)
@@ -251,9 +249,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Returns the settings as a file has them.
 fn metadata(settings: &ModelSettings) -> HashMap<String, String> {
-    let LayerOptions { aggregation, norm, residual } = settings.layer;
+    let LayerOptions { norm, residual } = settings.layer;
     let options = [
-        ("aggregation", aggregation.to_string(), aggregation != Aggregation::Mean),
         ("norm", norm.to_string(), norm != Norm::None),
         ("residual", residual.to_string(), residual),
     ];
@@ -295,6 +292,11 @@ fn settings_of(metadata: &HashMap<String, String>) -> Result<ModelSettings, Mode
         };
         found.parse().map_err(unfit)
     }
+    for (name, removed) in REMOVED {
+        if metadata.get(name).is_some_and(|found| found == removed) {
+            return Err(ModelFault::Removed { name, found: removed });
+        }
+    }
     let number = |name| entry::<usize>(metadata, name, "a number", None);
     let text = |name| entry::<String>(metadata, name, "a name", None);
     let n_layers = number("layers")?;
@@ -305,13 +307,7 @@ fn settings_of(metadata: &HashMap<String, String>) -> Result<ModelSettings, Mode
     Ok(ModelSettings {
         metric: entry(metadata, "metric", "accuracy, f1-micro or roc-auc", Some(Metric::Accuracy))?,
         layer: LayerOptions {
-            aggregation: entry(
-                metadata,
-                "aggregation",
-                "mean, max or sum",
-                Some(Aggregation::Mean),
-            )?,
-            norm: entry(metadata, "norm", "none, batch or layer", Some(Norm::None))?,
+            norm: entry(metadata, "norm", "none or layer", Some(Norm::None))?,
             residual: entry(metadata, "residual", "true or false", Some(false))?,
         },
         kind: entry(metadata, "model", "sage, gcn or gat", None)?,
@@ -360,14 +356,11 @@ mod tests {
             metric: Metric::RocAuc,
             ..usual()
         };
-        for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
-            for (norm, residual) in [(Norm::None, true), (Norm::Batch, false), (Norm::Layer, true)]
-            {
-                let layer = LayerOptions { aggregation, norm, residual };
-                let usual = ModelSettings { layer, ..usual.clone() };
-                let found = settings_of(&metadata(&usual)).unwrap();
-                assert_eq!(found, usual);
-            }
+        for (norm, residual) in [(Norm::None, true), (Norm::Layer, false), (Norm::Layer, true)] {
+            let layer = LayerOptions { norm, residual };
+            let usual = ModelSettings { layer, ..usual.clone() };
+            let found = settings_of(&metadata(&usual)).unwrap();
+            assert_eq!(found, usual);
         }
         // A file without any options is one of before there were any.
         let found = settings_of(&metadata(&usual)).unwrap();
@@ -382,7 +375,12 @@ mod tests {
         assert!(message("layers", "65").contains("must be 1 to 64, found 65"));
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
-        assert!(message("norm", "instance").contains("must be none, batch or layer"));
+        assert!(message("norm", "instance").contains("must be none or layer"));
+        for (name, removed) in REMOVED {
+            let refused = message(name, removed);
+            let expected = format!("the {name} `{removed}`, which this release lacks; use it with");
+            assert!(refused.contains(&expected), "{refused}");
+        }
         assert!(settings_of(&HashMap::new()).unwrap_err().to_string().contains("found nothing"));
     }
 
@@ -404,31 +402,23 @@ mod tests {
     }
 
     #[test]
-    fn statistics_and_layers_that_no_run_leaves_are_refused() {
+    fn parameters_that_the_settings_lack_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model");
-        let layer = LayerOptions { norm: Norm::Batch, ..LayerOptions::default() };
+        let layer = LayerOptions { norm: Norm::Layer, ..LayerOptions::default() };
         let usual = ModelSettings { layer, ..usual() };
         let spec = usual.spec(10, 4);
         let model = Model::new(&spec, 1);
         let values: Vec<Vec<f32>> =
             model.parameters().iter().map(|parameter| parameter.read().to_vec()).collect();
-        let opened = |settings: &ModelSettings, variance: f32| {
-            let mut values = values.clone();
-            let mut names = spec.shapes().into_iter().map(|(name, _)| name);
-            let at = names.position(|name| name.ends_with(NormLayer::VARIANCE));
-            values[at.unwrap()][3] = variance;
+        let opened = |settings: &ModelSettings| {
             save(&path, settings, &spec, &values).unwrap();
             let file = ModelFile::read(&path)?;
             file.check(&file.settings().spec(10, file.n_classes()?))
         };
-        opened(&usual, 0.0).unwrap();
-        for variance in [-1e-6, f32::NAN, f32::NEG_INFINITY] {
-            let refused = opened(&usual, variance).unwrap_err().to_string();
-            assert!(refused.contains("norm_variance` must be variances of 0 or more"), "{refused}");
-        }
+        opened(&usual).unwrap();
         let without = ModelSettings { layer: LayerOptions::default(), ..usual.clone() };
-        let refused = opened(&without, 1.0).unwrap_err().to_string();
+        let refused = opened(&without).unwrap_err().to_string();
         assert!(refused.contains("must be absent by the file's settings, found it"), "{refused}");
     }
 }

@@ -30,20 +30,6 @@ pub enum Metric {
     RocAuc,
 }
 
-/// Aggregation of the rows of a node's neighbours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Aggregation {
-    /// Their mean.
-    #[default]
-    Mean,
-    /// The largest element of each column.
-    Max,
-    /// Their sum. In a sampled neighbourhood each row counts `degree / sampled` times, so that the
-    /// expected sum is that of all neighbours, which evaluation takes.
-    Sum,
-}
-
 /// Normalisation of each layer's rows but the last one's, before their activation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,9 +37,6 @@ pub enum Norm {
     /// None.
     #[default]
     None,
-    /// Normalises each column over the rows of a worker's batch (Ioffe and Szegedy 2015).
-    /// Evaluation takes running statistics.
-    Batch,
     /// Normalises each row over its columns (Ba et al. 2016).
     Layer,
 }
@@ -61,8 +44,6 @@ pub enum Norm {
 /// Options of layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LayerOptions {
-    /// `sage`: how neighbours' rows are aggregated.
-    pub aggregation: Aggregation,
     /// `sage` and `gcn`: how rows are normalised.
     pub norm: Norm,
     /// `sage` and `gcn`, of three layers or more. Each layer between two hidden ones adds its input
@@ -110,8 +91,7 @@ macro_rules! by_name {
 
 by_name!(ModelKind, "model", Sage = "sage", Gcn = "gcn", Gat = "gat");
 by_name!(Metric, "metric", Accuracy = "accuracy", F1Micro = "f1-micro", RocAuc = "roc-auc");
-by_name!(Aggregation, "aggregation", Mean = "mean", Max = "max", Sum = "sum");
-by_name!(Norm, "norm", None = "none", Batch = "batch", Layer = "layer");
+by_name!(Norm, "normalisation", None = "none", Layer = "layer");
 by_name!(Optimizer, "optimizer", Adam = "adam", AdamW = "adamw");
 
 #[cfg(test)]
@@ -120,16 +100,13 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_others_are_refused() {
-        for of in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
-            assert_eq!(of.to_string().parse(), Ok(of));
-        }
-        for of in [Norm::None, Norm::Batch, Norm::Layer] {
+        for of in [Norm::None, Norm::Layer] {
             assert_eq!(of.to_string().parse(), Ok(of));
         }
         for of in [Optimizer::Adam, Optimizer::AdamW] {
             assert_eq!(of.to_string().parse(), Ok(of));
         }
-        let refused = "lstm".parse::<Aggregation>().unwrap_err();
-        assert_eq!(refused, "no aggregation `lstm`; there are: mean, max, sum");
+        let refused = "batch".parse::<Norm>().unwrap_err();
+        assert_eq!(refused, "no normalisation `batch`; there are: none, layer");
     }
 }

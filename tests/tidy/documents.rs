@@ -5,9 +5,9 @@ use crate::tree::{File, Tree, root};
 
 /// Folders whose paths are checked.
 const FOLDERS: &[&str] = &[
-    "benches/", "bucket/", "cache/", "cli/", "client/", "deploy/", "docs/", "fuzz/", "graph/",
-    "import/", "lab/", "models/", "python/", "schema/", "server/", "store/", "testing/", "tests/",
-    "trainer/",
+    "benches/", "bucket/", "cache/", "cli/", "client/", "comm/", "deploy/", "docs/", "fuzz/",
+    "graph/", "import/", "lab/", "models/", "python/", "schema/", "server/", "store/", "testing/",
+    "tests/", "trainer/",
 ];
 
 /// The document that names functions beside their files.

@@ -322,7 +322,7 @@ fn workers_without_training_nodes_are_named() {
         for form in ["", "--processes"] {
             let told = train(&format!("{flags} {form}"));
             assert_eq!(told.matches("no training node").count(), 1, "{flags} {form}: {told}");
-            assert!(told.contains("of worker 1, 3") && told.contains("--roots global"), "{told}");
+            assert!(told.contains("of worker 1, 3") && told.contains("global roots"), "{told}");
         }
     }
     for flags in ["4 --strategy ondemand --roots global", "1 --strategy hop"] {

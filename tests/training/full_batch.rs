@@ -41,7 +41,7 @@ fn processes_servers_and_partitions_learn_alike() {
     let server = Serving::start(Path::new(&graph), "--listen 127.0.0.1:0 --shards 1");
     for (model, more) in [
         ("gcn", ""),
-        ("sage --aggregation max --norm layer", "--no-overlap"),
+        ("sage --norm layer", "--no-overlap"),
         ("gat --heads 4", "--staleness 1 --compress int8"),
     ] {
         let line = format!(
@@ -304,7 +304,8 @@ fn flags_that_cannot_work_are_refused_before_any_file_is_opened() {
         ("--policy lru", "--policy is for --tier"),
         ("--memory 1MB", "--memory"),
         ("--hot 5", "--hot"),
-        ("--norm batch", "batch statistics would be each partition's own"),
+        ("--norm batch", "no normalisation `batch`; there are: none, layer"),
+        ("--aggregation max", "unexpected argument '--aggregation'"),
         ("--staleness=-1", "--staleness"),
         ("--staleness 1 --halo zero", "--staleness must be 0 where halos are zeros"),
         ("--compress f16 --halo zero", "--compress must be none"),

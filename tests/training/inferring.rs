@@ -59,8 +59,8 @@ fn logits_are_those_that_an_evaluation_measures() {
         ("sage", "--model sage --fanout 5,5,5"),
         ("gcn", "--model gcn"),
         ("gat", "--model gat --heads 2"),
-        ("max", "--fanout 2,2,2,2,2,2,2,2,2,2 --aggregation max --norm batch --residual"),
-        ("sum", "--fanout 5,5,5 --aggregation sum --norm layer --optimizer adamw --clip-norm 1"),
+        ("deep", "--fanout 2,2,2,2,2,2,2,2,2,2 --norm layer --residual"),
+        ("clipped", "--fanout 5,5,5 --norm layer --optimizer adamw --clip-norm 1"),
     ] {
         train(&graph, &model, more);
         let model = model.display();

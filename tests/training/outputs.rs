@@ -118,7 +118,7 @@ fn a_saved_model_does_on_the_graph_as_its_run_reported() {
         ("gat", "--heads 4 --output-heads 1 --hidden 16 --normalize"),
         (
             "sage",
-            "--fanout 4,4,4 --aggregation max --norm batch --residual --optimizer adamw \
+            "--fanout 4,4,4 --norm layer --residual --optimizer adamw \
              --lr-schedule cosine --warm-up 1epochs --clip-norm 1 --processes",
         ),
     ] {

@@ -1,9 +1,9 @@
-//! Which parameters did best on the validation nodes, and when to give up on better ones.
+//! The best parameters of a run, and early stopping.
 
 use lodestore_models::metric::Accuracy;
 
-/// The best parameters so far: those of the first evaluation that no later one beats on the
-/// validation nodes; without validation nodes the last.
+/// Parameters of the evaluation with the highest accuracy on the validation nodes, the first of
+/// equals. Without validation nodes those of the last evaluation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct BestModel {
     /// Epoch after which they were measured.
@@ -16,7 +16,7 @@ pub(crate) struct BestModel {
 }
 
 impl BestModel {
-    /// Takes note of an evaluation after `epoch`; `parameters` are copied if they are the best.
+    /// Records an evaluation after `epoch`; copies `parameters` if they are the best.
     pub(crate) fn evaluated(
         &mut self,
         epoch: u32,
@@ -35,8 +35,8 @@ impl BestModel {
         }
     }
 
-    /// Returns whether the last evaluation came `patience` epochs after the best, or later; never
-    /// for a patience of 0.
+    /// Returns whether the last evaluation is at least `patience` epochs after the best; never for
+    /// a patience of 0.
     pub(crate) fn is_stale(&self, patience: u32) -> bool {
         patience > 0 && self.evaluated - self.epoch >= patience
     }

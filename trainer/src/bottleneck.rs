@@ -10,28 +10,28 @@ use crate::step::{StepSeconds, WorkerStep};
 pub struct StepShares {
     /// Forward and backward pass.
     pub compute: f64,
-    /// Without a batch.
+    /// Waiting for a batch.
     pub wait: f64,
-    /// Gradients averaged, parameters updated.
+    /// Averaging gradients and updating parameters.
     pub update: f64,
-    /// Waiting for other workers to finish theirs.
+    /// Waiting for other workers.
     pub others: f64,
-    /// Time to prepare a batch, as a share of a step. Beside earlier steps it costs no time of this
-    /// one, and may be more than 1.
+    /// Time to prepare a batch, as a share of a step. A batch that is prepared during earlier steps
+    /// takes no time of this one, so the share may exceed 1.
     pub prepare: f64,
-    /// Share of that time in which the batch was sampled; this and the next four add up to 1.
+    /// Share of `prepare` for sampling. This and the next four add up to 1.
     pub sample: f64,
-    /// As `sample`: rows were looked up.
+    /// Share of `prepare` for look-ups of rows.
     pub lookup: f64,
-    /// As `sample`: rows were on their way.
+    /// Share of `prepare` for pulls.
     pub pull: f64,
-    /// As `sample`: own rows were read.
+    /// Share of `prepare` for reads of own rows.
     pub read: f64,
-    /// As `sample`: other rows were put in place.
+    /// Share of `prepare` for copies of other rows.
     pub copy: f64,
     /// The largest of the first four.
     pub bottleneck: Bottleneck,
-    /// The largest part of preparation: what waiting is for, if it is.
+    /// The largest part of preparation. It explains `wait`.
     pub preparation: Preparation,
     /// Overlap efficiency of MassiveGNN (section V-B2 and Fig. 9): 1 less the share of training
     /// time spent waiting for a batch's preparation. The first batch of each worker does not count,
@@ -46,11 +46,11 @@ pub struct StepShares {
 pub enum Bottleneck {
     /// Forward and backward pass.
     Compute,
-    /// Batches that are not there.
+    /// Waiting for batches.
     Wait,
-    /// The averaging of gradients and the update.
+    /// Averaging gradients and updating parameters.
     Update,
-    /// Workers with larger batches, or slower ones.
+    /// Waiting for workers that are slower or have larger batches.
     Others,
 }
 
@@ -60,13 +60,13 @@ pub enum Bottleneck {
 pub enum Preparation {
     /// Sampling, or reading the schedule.
     Sample,
-    /// Looking rows up.
+    /// Look-ups of rows.
     Lookup,
-    /// Rows on their way.
+    /// Pulls of remote rows.
     Pull,
-    /// Reading own rows.
+    /// Reads of own rows.
     Read,
-    /// Putting other rows in place.
+    /// Copies of other rows.
     Copy,
 }
 
@@ -74,10 +74,10 @@ pub enum Preparation {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepSums {
     all: StepSeconds,
-    /// Seconds of waiting, and of steps, in all steps but each worker's first.
+    /// Seconds of waiting in all steps but each worker's first.
     wait_later: f64,
     step_later: f64,
-    /// Workers whose first step is past.
+    /// Whether each worker has made its first step.
     begun: Vec<bool>,
     /// Whether any batch was prepared ahead.
     is_ahead: bool,

@@ -1,4 +1,4 @@
-//! Why a checkpoint cannot be written or gone on from.
+//! Errors of checkpoints.
 
 use std::{io, path::PathBuf};
 
@@ -6,18 +6,18 @@ use thiserror::Error;
 
 use crate::step::Place;
 
-/// A folder or file that does not serve.
+/// Reason for a failed write or load of a checkpoint.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The system refused.
+    /// A call of the operating system failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
         /// File or folder.
         path: PathBuf,
         /// The operation.
         action: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
     /// Another run writes to the folder.
@@ -26,7 +26,7 @@ pub enum CheckpointError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is a checkpoint, and the run was not asked to continue from it.
+    /// The folder has a checkpoint, and the run is not to resume.
     #[error(
         "{} is there already: resume to continue from it, or remove it to start again", path.display()
     )]
@@ -34,7 +34,7 @@ pub enum CheckpointError {
         /// The checkpoint.
         path: PathBuf,
     },
-    /// A file that is no checkpoint of this run.
+    /// The file is not a checkpoint of this run.
     #[error("{}: {fault}", path.display())]
     File {
         /// The checkpoint.
@@ -48,14 +48,14 @@ pub enum CheckpointError {
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CheckpointFault {
-    /// Not the length that its header asks for.
+    /// The length differs from that in the header.
     #[error(
         "the file has {found_bytes} bytes, expected {expected_bytes}; remove it to start again"
     )]
     Length {
-        /// Bytes there are.
+        /// Bytes of the file.
         found_bytes: u64,
-        /// Bytes that there should be, at least.
+        /// Least bytes by the header.
         expected_bytes: u64,
     },
     /// Another kind of file.
@@ -72,7 +72,7 @@ pub enum CheckpointFault {
         /// The version of this release.
         known: u32,
     },
-    /// A number that no run has.
+    /// A number past its limit.
     #[error("{what} must be at most {most}, found {found}; remove it to start again")]
     TooLarge {
         /// Name of the number.
@@ -110,6 +110,15 @@ pub enum CheckpointFault {
         /// Those of the checkpoint.
         found: String,
     },
+    /// A checkpoint of a run with a setting of an earlier release.
+    #[error(
+        "written by a run with {setting}, which this release lacks; resume with the release that wrote \
+         it, or name another folder"
+    )]
+    Removed {
+        /// The setting.
+        setting: &'static str,
+    },
     /// A checkpoint of a run over rows of another version.
     #[error(
         "made with rows of {found}, this run reads {expected}; resume at that version, or allow the run \
@@ -121,13 +130,13 @@ pub enum CheckpointFault {
         /// Those of the checkpoint.
         found: String,
     },
-    /// Further than the run is to go.
+    /// The checkpoint is past the last epoch of the run.
     #[error(
         "the checkpoint is in epoch {} of a run of {epochs}; ask for more epochs",
         place.epoch.saturating_add(1)
     )]
     Over {
-        /// Where the checkpoint is.
+        /// Place of the checkpoint.
         place: Place,
         /// Epochs of this run.
         epochs: u32,

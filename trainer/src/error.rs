@@ -1,4 +1,4 @@
-//! Everything that can end a training run early.
+//! Errors of training.
 
 use std::{fmt, io, path::PathBuf};
 
@@ -8,29 +8,30 @@ use lodestore_models::model_file::SavedModelError;
 use thiserror::Error;
 
 use crate::checkpoint_error::CheckpointError;
-use crate::collective::CollectiveError;
 use crate::step::Place;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::GroupError;
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// Rows could not be had.
+    /// A source could not return rows.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The schedule could not be written or read.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// A checkpoint could not be written or gone on from.
+    /// A checkpoint could not be written or resumed from.
     #[error("checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
     /// A trained model could not be written or used.
     #[error(transparent)]
     SavedModel(#[from] SavedModelError),
-    /// Rows of a layer could not be kept in a file.
+    /// A file could not store the rows of a layer.
     #[error(
         "cannot keep a layer's rows in {}: {source}; an evaluation keeps them in TMPDIR, unless it is \
-         allowed more memory (--evaluation-memory)", folder.display()
+         allowed more memory", folder.display()
     )]
     Spill {
         /// Folder of the file.
@@ -39,10 +40,10 @@ pub enum TrainError {
         #[source]
         source: io::Error,
     },
-    /// Rows that a model has made could not be passed on.
+    /// The receiver of a model's rows failed.
     #[error("cannot write the model's rows: {0}")]
     Output(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A model has made a row of a node that is no number.
+    /// A model's output row of a node is not finite.
     #[error(
         "the model's row of node {node} is not finite; look for NaN or infinities in the model's \
          parameters and in the features of the node and its neighbours"
@@ -54,7 +55,7 @@ pub enum TrainError {
     /// The processes of the run no longer communicate.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The leader of the run's processes has ended it. No run ends with this.
+    /// The leader ended the run. Internal: no run returns it.
     #[error("the first process has ended the run")]
     Ended,
     /// Another process of the run has failed.
@@ -74,7 +75,7 @@ pub enum TrainError {
         /// Its rank.
         rank: u32,
     },
-    /// Another process of the run keeps to another version of the rows.
+    /// Another process of the run reads another version of the rows.
     #[error(
         "process {rank} of the run reads {found} of the rows, the first one {expected}: a commit came \
          between, or their folders differ; start the run again"
@@ -98,33 +99,33 @@ pub enum TrainError {
         /// The version of the others.
         remote: String,
     },
-    /// The schedule that the first process has written is not here.
+    /// This process cannot read the schedule that the first process wrote.
     #[error(
         "the schedule {path} of the first process {fault}; on several machines name one on a file \
-         system that all of them have (--schedule)"
+         system that all of them have"
     )]
     ScheduleElsewhere {
-        /// Its path there.
+        /// Path at the first process.
         path: String,
-        /// The fault of the one here.
+        /// Fault of the file at this process.
         fault: String,
     },
-    /// The memory for rows does not even hold a batch.
+    /// The memory for rows is smaller than one batch.
     #[error(
         "{found} bytes for rows are less than the largest batch takes: {max_nodes} rows of {row_bytes} \
-         bytes; allow {least} bytes or more (--memory), or train with smaller batches or fan-outs"
+         bytes; allow {least} bytes or more, or train with smaller batches or fan-outs"
     )]
     Memory {
         /// The budget.
         found: u64,
-        /// The least that works.
+        /// Smallest budget that works.
         least: u64,
         /// Input nodes of the largest batch.
         max_nodes: usize,
         /// Bytes of a row.
         row_bytes: usize,
     },
-    /// `massive` was given a source without its buffer.
+    /// Under `massive` a worker's remote source has no buffer.
     #[error(
         "strategy massive keeps rows in a buffer, and the remote source of worker {worker} is none: put a \
          `HaloBuffer` before it"
@@ -144,15 +145,14 @@ pub enum TrainError {
     /// The disk cannot hold the schedule.
     #[error(
         "the schedule of {epochs} epochs will take some {expected} bytes with what is worked out from it, \
-         and there are {found} free where {path} is; train for fewer epochs, or name another place \
-         (--schedule)"
+         and there are {found} free where {path} is; train for fewer epochs, or name another place"
     )]
     ScheduleRoom {
-        /// Where it would be.
+        /// Path of the schedule.
         path: String,
-        /// Bytes that it will take, by its first batches.
+        /// Estimated bytes, by its first batches.
         expected: u64,
-        /// Bytes that are free.
+        /// Free bytes.
         found: u64,
         /// Epochs of the run.
         epochs: u32,
@@ -160,7 +160,7 @@ pub enum TrainError {
     /// The lists of a partition could not be made.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// `sdt` and `full`: a partition is larger than its memory, or than its parts can be numbered.
+    /// `sdt` and `full`: a partition is larger than its memory, or has too many elements to number.
     #[error("{0}")]
     PartitionSize(String),
     /// `sdt`: a local model that cannot be averaged with others.
@@ -193,11 +193,11 @@ pub enum TrainError {
          check that servers and folder hold the same graph"
     )]
     OtherGraph {
-        /// The part that is not the graph's: its rows or its topology.
+        /// What differs from the graph: rows or topology.
         what: &'static str,
         /// Nodes of the graph.
         expected: u32,
-        /// Nodes found; the same number in other partitions is an error too.
+        /// Nodes found. Equal numbers in other partitions are an error too.
         found: u32,
     },
     /// A tensor that training cannot use.
@@ -222,7 +222,7 @@ pub enum TrainError {
         /// Labels are below this.
         limit: i64,
     },
-    /// A value of the split that no set has.
+    /// A split value that names no set.
     #[error(
         "{node} has {found} in `{tensor}`; expected 0 for training, 1 for validation, 2 for test, \
          or 255 for none of them"
@@ -235,7 +235,7 @@ pub enum TrainError {
         /// Value found.
         found: u8,
     },
-    /// One of several labels of a node of a split is neither there nor not.
+    /// One of several labels of a node is neither 0 nor 1.
     #[error(
         "node {node} is in the {split} split but label {column} of it is {label}; expected 0 or 1"
     )]
@@ -244,12 +244,12 @@ pub enum TrainError {
         node: NodeId,
         /// Split that it is in.
         split: &'static str,
-        /// Which label, from 0.
+        /// Position of the label, from 0.
         column: usize,
         /// Value found.
         label: f64,
     },
-    /// A feature is no number.
+    /// A feature is not finite.
     #[error(
         "feature {column} of node {node} is {found} in {place}; replace it, or import \
          the features again (NaN is refused there unless it is allowed)"
@@ -284,7 +284,7 @@ pub enum TrainError {
         /// Name of the split tensor.
         tensor: String,
     },
-    /// The loss left the numbers, though no feature has.
+    /// The loss is not finite, though all features are.
     #[error(
         "loss is {loss} in {place}, where the model's row of node {node} is the \
          largest or no number; try a lower learning rate"
@@ -297,7 +297,7 @@ pub enum TrainError {
         /// The loss.
         loss: f64,
     },
-    /// A gradient left the numbers, though the loss has not yet.
+    /// A gradient is not finite, though the loss is.
     #[error(
         "a gradient is {found} in {place}, at a loss of {loss}; try a lower learning \
          rate"
@@ -310,7 +310,7 @@ pub enum TrainError {
         /// The loss of the step.
         loss: f64,
     },
-    /// A worker's thread is gone; its message is in the log.
+    /// A worker's thread panicked.
     #[error("worker {worker} panicked; the cause is in the log above")]
     WorkerPanicked {
         /// The worker, from 0.
@@ -319,14 +319,14 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// Returns the error of a tensor that is not the expected one.
+    /// Returns the error of a tensor of another dtype or width than `expected`.
     pub(crate) fn tensor(info: &TensorInfo, expected: &'static str) -> Self {
         let found = format!("{} of width {}", info.dtype.name(), info.width);
         Self::Tensors { tensor: info.name.clone(), expected, found }
     }
 
-    /// Returns whether all processes of the run meet with it at the same point, so that none has to
-    /// be informed.
+    /// Returns whether all processes of the run find this error at the same point, so that no
+    /// process has to send it.
     pub(crate) fn is_common(&self) -> bool {
         matches!(
             self,
@@ -336,6 +336,16 @@ impl TrainError {
                 | Self::OtherVersion { .. }
                 | Self::Gradient { .. }
         )
+    }
+}
+
+impl From<GroupError> for TrainError {
+    fn from(error: GroupError) -> Self {
+        match error {
+            GroupError::Collective(error) => Self::Collective(error),
+            GroupError::Ended => Self::Ended,
+            GroupError::Peer { rank, message } => Self::Peer { rank, message },
+        }
     }
 }
 
@@ -353,12 +363,12 @@ pub(crate) fn check(
     Err(TrainError::Setting { setting, expected, found })
 }
 
-/// A node, as people know it.
+/// A node with the id that users know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedNode {
     /// Its id in the graph.
     pub internal: NodeId,
-    /// Its id in the files of the import, where that is known.
+    /// Its id in the imported files, if it is known.
     pub external: Option<i64>,
 }
 

@@ -13,7 +13,6 @@ use lodestore_models::metric::Accuracy;
 use lodestore_models::model::Model;
 use serde::Serialize;
 
-use crate::collective::ThreadCollective;
 use crate::error::{TrainError, check};
 use crate::features::FeatureRows;
 use crate::layerwise::{
@@ -24,6 +23,7 @@ use crate::process_group::ProcessGroup;
 use crate::run_model;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
+use lodestore_comm::threads::ThreadCollective;
 
 /// Number of the way in which products are rounded: 2 since gemm makes them.
 const ROUNDING: u32 = 2;

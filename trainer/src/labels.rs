@@ -12,17 +12,17 @@ use crate::error::TrainError;
 use crate::options::Metric;
 use crate::sources::WorkerSources;
 
-/// More classes than any model here should get: a label past this is taken for damage.
+/// Most classes of a model. A larger label is an error.
 const MAX_CLASSES: i64 = 1 << 16;
 
-/// The split of training nodes, and the one of nodes that are in none.
+/// Split value of training nodes.
 const TRAIN: u8 = 0;
 const NO_SPLIT: u8 = u8::MAX;
 
 /// Nodes per pull.
 const CHUNK_NODES: u32 = 1 << 16;
 
-/// Labels of the nodes, and which nodes are for what.
+/// Labels of nodes, and the nodes of each split.
 ///
 /// Memory: 4 bytes per node of the graph, or with several labels a node 1 byte per label; and 4 per
 /// node in a split.
@@ -37,9 +37,9 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Reads both tensors; every node of a split that is used must have a class. For training, and
-    /// measuring beside it, the largest label decides how many classes there are. To measure a
-    /// model of `known_classes`, training nodes are passed over, with their labels.
+    /// Reads both tensors. Every node of a used split must have a class. In training the largest
+    /// label decides the number of classes. A measurement of a model of `known_classes` ignores
+    /// training nodes and their labels.
     pub(crate) fn read(
         sources: &WorkerSources,
         owned: &[PartId],
@@ -113,7 +113,7 @@ impl Labels {
         }
     }
 
-    /// Fails for a metric that the labels do not allow.
+    /// Fails if the labels do not allow the metric.
     fn check_metric(&self, config: &TrainConfig) -> Result<(), TrainError> {
         let metric = config.metric;
         let test: &[NodeId] = if config.measure_test { &self.test } else { &[] };
@@ -162,7 +162,7 @@ impl Labels {
         digest.finalize().to_hex().to_string()
     }
 
-    /// Takes the classes of nodes; those of nodes in a split must be below `limit`.
+    /// Records the classes of nodes; those of nodes in a split must be below `limit`.
     fn take(
         &mut self,
         ids: &[NodeId],
@@ -188,7 +188,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Returns the same for several labels a node.
+    /// Like `take`, for several labels a node.
     fn take_several<T: Copy + Into<f64>>(
         &mut self,
         ids: &[NodeId],
@@ -211,7 +211,7 @@ impl Labels {
         Ok(())
     }
 
-    /// Puts a node into its split; returns the split's name, if it is in one.
+    /// Adds a node to its split; returns the name of the split, if it is in one.
     fn put(&mut self, node: NodeId, split: u8) -> Option<&'static str> {
         let (name, nodes) = match split {
             TRAIN => ("training", &mut self.train),
@@ -244,7 +244,7 @@ fn named_by_the_import(
     let (TrainError::Label { node, .. } | TrainError::Split { node, .. }) = &mut error else {
         return error;
     };
-    // Where the source has no such ids, the message has the graph's own.
+    // If the source has no imported ids, the message has the id in the graph.
     let read = || -> Result<Option<i64>, TrainError> {
         let mut column = Column::open(sources, owned, EXTERNAL_ID_TENSOR)?;
         Ok(column.read::<i64>(&[node.internal])?.first().copied())

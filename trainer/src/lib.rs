@@ -1,9 +1,11 @@
-//! A thin GNN trainer: the models of `lodestore-models` under the training strategies of the papers.
+//! A thin GNN trainer: the models of `lodestore-models` under the training strategies of the
+//! papers.
 //!
 //! This crate does not know where rows are or how they travel: it sees features only through
 //! `lodestore-client`. It computes on the CPU, in f32.
 //!
-//! All rows of a run are of one version ([`RowVersions`]), which its report and its checkpoint name;
+//! All rows of a run are of one version ([`RowVersions`]), which its report and its checkpoint
+//! name;
 //! `docs/guide.md` has the rule.
 //!
 //! [`train`] runs workers in one process, [`train_together`] in several. The command `lode train`
@@ -15,7 +17,6 @@ mod best_model;
 pub mod bottleneck;
 pub mod checkpoint;
 mod checkpoint_error;
-pub mod collective;
 pub mod config;
 pub mod error;
 mod evaluate;
@@ -24,7 +25,7 @@ pub mod infer;
 mod labels;
 mod layerwise;
 pub mod options;
-pub mod process_group;
+mod process_group;
 pub mod profile;
 mod record;
 pub mod replay;

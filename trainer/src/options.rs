@@ -1,11 +1,9 @@
-//! Choices of updates, by the names that other trainers have for them, and those of layers.
+//! Options of layers and of updates.
 
 use std::{fmt, str::FromStr};
 
 pub(crate) use lodestore_models::by_name;
-pub use lodestore_models::options::{
-    Aggregation, LayerOptions, Metric, ModelKind, Norm, Optimizer,
-};
+pub use lodestore_models::options::{LayerOptions, Metric, ModelKind, Norm, Optimizer};
 use serde::Serialize;
 
 use crate::error::{TrainError, check};
@@ -51,9 +49,7 @@ pub(crate) fn check_layer_options(
     model: ModelKind,
     n_layers: usize,
 ) -> Result<(), TrainError> {
-    let LayerOptions { aggregation, norm, residual } = options;
-    let is_of_model = aggregation == Aggregation::Mean || model == ModelKind::Sage;
-    check(is_of_model, "aggregation", &format!("mean for the model {model}"), aggregation)?;
+    let LayerOptions { norm, residual } = options;
     let has_options = model != ModelKind::Gat;
     check(norm == Norm::None || has_options, "norm", "none for the model gat", norm)?;
     check(!residual || has_options, "residual", "off for the model gat", "on")?;
@@ -133,11 +129,8 @@ mod tests {
             let config = TrainConfig { update, ..TrainConfig::default() };
             assert!(config.validate().unwrap_err().to_string().contains("`clip_norm`"), "{limit}");
         }
-        let of_gcn =
-            message(|c| (c.model, c.layer.aggregation) = (ModelKind::Gcn, Aggregation::Max));
-        assert_eq!(of_gcn, "setting `aggregation` must be mean for the model gcn, found max");
-        let of_gat = message(|c| (c.model, c.layer.norm) = (ModelKind::Gat, Norm::Batch));
-        assert!(of_gat.contains("`norm` must be none for the model gat, found batch"), "{of_gat}");
+        let of_gat = message(|c| (c.model, c.layer.norm) = (ModelKind::Gat, Norm::Layer));
+        assert!(of_gat.contains("`norm` must be none for the model gat, found layer"), "{of_gat}");
         let shallow = message(|c| c.layer.residual = true);
         assert!(shallow.contains("`residual` must be off for 2 layers"), "{shallow}");
         let long = message(|c| {
@@ -145,8 +138,7 @@ mod tests {
         });
         assert!(long.contains("`warm_up` must be shorter than the 10 epochs"), "{long}");
         for model in [ModelKind::Sage, ModelKind::Gcn] {
-            let layer =
-                LayerOptions { norm: Norm::Batch, residual: true, ..LayerOptions::default() };
+            let layer = LayerOptions { norm: Norm::Layer, residual: true };
             let fanouts = TrainConfig::default().fanouts.repeat(2);
             TrainConfig { model, layer, fanouts, ..TrainConfig::default() }.validate().unwrap();
         }

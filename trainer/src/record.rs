@@ -1,4 +1,4 @@
-//! The run's report as it grows.
+//! Measurements of a run, from which its report is made.
 
 use std::mem::take;
 
@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub(crate) measured: Measured,
     pub(crate) step_losses: Vec<f64>,
     pub(crate) setup_seconds: f64,
-    /// The fill of the workers' sources, until an epoch has counted it.
+    /// Pulls that filled the workers' sources, until an epoch counts them.
     pub(crate) filled: LoadStats,
     n_workers: u32,
     /// Bytes of a row of features.
@@ -56,17 +56,15 @@ pub(crate) struct EpochFigures {
     /// Bytes of gradients and of their sums.
     pub(crate) gradient_bytes: u64,
     pub(crate) time_steps: u64,
-    /// How far the worker with most roots is above the mean, as a share of it.
+    /// Roots of the worker with most over the mean of all workers, less 1.
     pub(crate) roots_imbalance: f64,
 }
 
 impl Record {
-    /// Returns the record of a run that begins.
     pub(crate) fn new(n_workers: u32, row_bytes: u64) -> Self {
         Self { n_workers, row_bytes, ..Self::default() }
     }
 
-    /// Returns the record of a run that continues.
     pub(crate) fn resumed(self, measured: Measured, step_losses: Vec<f64>) -> Self {
         Self { measured, step_losses, is_resumed: true, ..self }
     }
@@ -91,8 +89,8 @@ impl Record {
         self.epoch.gradient_bytes += step.gradient_bytes(self.n_workers);
     }
 
-    /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and what
-    /// partitions moved; `stats` are each worker's figures since the process began.
+    /// Closes an epoch. `report` has its number, its steps, the seconds of this process, and the
+    /// rows that partitions moved. `stats` are each worker's figures since the process began.
     pub(crate) fn end_epoch(
         &mut self,
         report: &EpochReport,
@@ -162,7 +160,7 @@ impl Record {
         }
     }
 
-    /// Notes the accuracy after the epoch closed last.
+    /// Records the accuracy after the last closed epoch.
     pub(crate) fn evaluated(&mut self, accuracy: Accuracy) {
         if let Some(epoch) = self.measured.epochs.last_mut() {
             epoch.validation_accuracy = accuracy.validation;

@@ -1,4 +1,4 @@
-//! Steps that take as long as recorded ones did, in place of a model's.
+//! Replay of recorded step times, instead of training a model.
 
 use std::{
     collections::BTreeMap,
@@ -10,11 +10,11 @@ use lodestore_graph::splitmix64;
 
 use crate::error::{TrainError, check};
 
-/// The longest step that is taken for one.
+/// Longest valid time of a step.
 const MOST_SECONDS: f64 = 3600.0;
 
-/// Times of recorded steps: the forward and the backward pass of a batch on another device. The
-/// worker sleeps meanwhile, so that the cores are free for all that moves rows.
+/// Recorded times of steps: the forward and backward pass of a batch on another device. The worker
+/// sleeps meanwhile, so all cores can load rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     times: Times,
@@ -30,8 +30,8 @@ enum Times {
 }
 
 impl Replay {
-    /// Returns the replay of steps that took `seconds`, in the order of an epoch; a single one
-    /// stands for all steps. Fails for none, and for a time that is no time.
+    /// Returns the replay of steps that took `seconds`, in the order of an epoch; a single time is
+    /// that of every step. Fails without a time, and for a time out of range.
     pub fn new(seconds: Vec<f64>) -> Result<Self, TrainError> {
         check_times(&seconds)?;
         Ok(Self { times: Times::Steps(seconds) })
@@ -54,8 +54,8 @@ impl Replay {
         check(n == 1 || n == n_steps as usize, "replay", &expected, found)
     }
 
-    /// Sleeps for what is left of the recorded time of `step` of `n_roots`, which began at `start`.
-    /// Returns a number in [0, 1) that depends on every byte of `rows`: it stands for the loss.
+    /// Sleeps for the rest of the recorded time of `step` of `n_roots`, which began at `start`.
+    /// Returns a number in [0, 1) instead of a loss; it depends on every byte of `rows`.
     pub(crate) fn step(&self, step: u32, n_roots: u64, rows: &[u8], start: Instant) -> f64 {
         let (words, rest) = rows.as_chunks::<8>();
         let fold = |sum: u64, word: u64| sum.rotate_left(5) ^ word;
@@ -87,7 +87,7 @@ impl Times {
     }
 }
 
-/// Fails for no time at all, and for one that is no time.
+/// Fails without a time, and for a time out of range.
 fn check_times(seconds: &[f64]) -> Result<(), TrainError> {
     let is_time = |seconds: &f64| (0.0..=MOST_SECONDS).contains(seconds);
     let found = match seconds.iter().find(|seconds| !is_time(seconds)) {

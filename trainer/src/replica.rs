@@ -2,15 +2,15 @@
 
 use std::f64::consts::PI;
 
-use lodestore_models::adam::Adam;
+use lodestore_models::adam::{Adam, clip};
 use lodestore_models::model::Model;
 
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
 use crate::options::{RateSchedule, WarmUp};
 
-/// A model and its optimiser. Mini-batch training has one, which all workers share: its gradients
-/// are those of all of them. `sdt` has one for each partition.
+/// A model and its optimiser. Mini-batch training has one, updated by the gradients of all workers.
+/// `sdt` has one for each partition.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) model: Model,
@@ -20,15 +20,14 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Returns a replica of `model`, which has had no update, in a run of `n_steps` an epoch.
+    /// Returns a replica of `model` without updates, in a run of `n_steps` an epoch.
     pub(crate) fn new(
         model: &Model,
         config: &TrainConfig,
         n_steps: u32,
     ) -> Result<Self, TrainError> {
         let (optimizer, clip_norm) = (config.update.optimizer, config.update.clip_norm);
-        let (parameters, are_statistics) = (model.parameters(), model.are_statistics());
-        let adam = Adam::new(parameters, are_statistics, optimizer, config.weight_decay);
+        let adam = Adam::new(model.parameters(), optimizer, config.weight_decay);
         let rate = LearningRate::new(config, n_steps)?;
         Ok(Self { model: model.clone(), adam, rate, clip_norm })
     }
@@ -38,16 +37,16 @@ impl Replica {
         self.adam.set_values(values);
     }
 
-    /// Makes one update by gradients that have been reduced over all workers, so that all
-    /// processes clip alike.
+    /// Makes one update by gradients that were reduced over all workers, so that all processes clip
+    /// alike.
     pub(crate) fn update(&mut self, gradients: &mut [Vec<f32>]) {
         self.update_at(self.adam.n_steps.into(), gradients);
     }
 
-    /// Makes one update, of step number `step` of the run, whatever the optimiser has counted.
+    /// Makes one update with the learning rate of step `step` of the run.
     pub(crate) fn update_at(&mut self, step: u64, gradients: &mut [Vec<f32>]) {
         if let Some(limit) = self.clip_norm {
-            self.adam.clip(gradients, limit);
+            clip(gradients, limit);
         }
         self.adam.step(gradients, self.rate.at(step));
     }
@@ -59,13 +58,13 @@ pub(crate) struct LearningRate {
     whole: f64,
     /// Steps of the warm-up.
     warm_up: u64,
-    /// Steps of the whole run, where a cosine ends with it.
+    /// Steps of the whole run, under a cosine.
     cosine_end: Option<u64>,
 }
 
 impl LearningRate {
-    /// Makes the rate of a run with `n_steps` in each epoch. Fails where a cosine would end before
-    /// the warm-up does.
+    /// Makes the rate of a run with `n_steps` in each epoch. Fails if a cosine would end before the
+    /// warm-up.
     pub(crate) fn new(config: &TrainConfig, n_steps: u32) -> Result<Self, TrainError> {
         let update = config.update;
         let warm_up = match update.warm_up {

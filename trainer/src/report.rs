@@ -5,11 +5,11 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::bottleneck::StepShares;
-use crate::collective::Traffic;
 use crate::config::Strategy;
 use crate::options::{Metric, ModelKind};
 use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
+use lodestore_comm::traffic::Traffic;
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -92,8 +92,8 @@ pub struct TrainReport {
     /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
     /// `massive` these are batches, and the buffer with all of its scores and lists.
     pub memory_measured_bytes: u64,
-    /// Most anonymous memory that the process had at once, summed over processes; 0 where the system
-    /// does not report it. Pages of mapped files do not count.
+    /// Most anonymous memory that the process had at once, summed over processes; 0 where the
+    /// system does not report it. Pages of mapped files do not count.
     pub peak_anonymous_bytes: u64,
     /// Bytes that the process read from disk while it trained, summed over processes; 0 where all
     /// was in the page cache. Absent where the system does not report it.

@@ -1,4 +1,4 @@
-//! A run as it goes: evaluations, checkpoints, and the report at its end.
+//! State of a run: evaluations, checkpoints, and the report.
 
 use std::{borrow::Cow, mem::take};
 
@@ -8,7 +8,6 @@ use lodestore_models::model_file::{self, SavedModelError};
 
 use crate::best_model::BestModel;
 use crate::checkpoint::{Checkpoint, Checkpoints, Folder, Identity};
-use crate::collective::Traffic;
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::evaluate::Evaluator;
@@ -21,13 +20,14 @@ use crate::setup::Setup;
 use crate::step::Place;
 use crate::step_outcome::MemberStats;
 use crate::strategy::{Observer, StrategyRun};
+use lodestore_comm::traffic::Traffic;
 
-/// All that changes from step to step.
+/// State that changes from step to step.
 pub(crate) struct Run<'a> {
     pub(crate) config: &'a TrainConfig,
     /// The next step.
     pub(crate) place: Place,
-    /// The model that is measured and saved.
+    /// Model that is measured and saved.
     pub(crate) replica: Replica,
     pub(crate) best: BestModel,
     pub(crate) record: Record,
@@ -36,19 +36,18 @@ pub(crate) struct Run<'a> {
     pub(crate) has_test: bool,
     /// Bytes of a row of features.
     pub(crate) row_bytes: u64,
-    /// Bytes that the process had read from disk before.
+    /// Bytes that the process had read from disk before the run.
     read_before_bytes: Option<u64>,
-    /// Where it continued, if it did not begin.
+    /// Place at which the run was resumed.
     pub(crate) resumed_at: Option<Place>,
-    /// Whether the observer has ended the run.
+    /// Whether the observer ended the run.
     pub(crate) is_interrupted: bool,
-    /// Why the model could not be saved.
+    /// Error of saving the model.
     pub(crate) save_error: Option<SavedModelError>,
 }
 
 impl<'a> Run<'a> {
-    /// Returns a run that begins, or one that continues from its checkpoint, which the leader of
-    /// its processes has.
+    /// Returns a new run, or one resumed from the leader's checkpoint.
     pub(crate) fn new(
         setup: &Setup<'a>,
         replica: Replica,
@@ -97,7 +96,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Agrees with the other processes on what is run, and from where on.
+    /// Checks that all processes have the same run, and gets the leader's place and states.
     fn open(
         &mut self,
         setup: &Setup<'_>,
@@ -116,22 +115,22 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Returns whether there is nothing left to train. This never happens within an epoch, though
-    /// patience may be used up when the run continues with less of it.
+    /// Returns whether training is over. It never is within an epoch, even if the run was resumed
+    /// with less patience.
     pub(crate) fn is_over(&self) -> bool {
         let is_last = self.place.epoch >= self.config.epochs;
         self.place.step == 0 && (is_last || self.best.is_stale(self.config.patience))
     }
 
-    /// Returns whether the last epoch is over, and is measured only because it is the last.
+    /// Returns whether the last epoch is over and its evaluation is due only because it is the
+    /// last.
     pub(crate) fn lacks_last_evaluation(&self) -> bool {
         let epochs = self.config.epochs;
         let is_over = self.place == (Place { epoch: epochs, step: 0 });
         is_over && self.config.evaluation_after(epochs, self.has_test) == Due::AsLast
     }
 
-    /// Measures accuracy after `epoch`, the last that is over, together with the other processes,
-    /// of which the leader records it.
+    /// Measures accuracy after `epoch` together with the other processes. The leader records it.
     pub(crate) fn evaluate(
         &mut self,
         epoch: u32,
@@ -146,8 +145,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Trains for what is left of the present epoch, measures accuracy if that is due, and writes a
-    /// checkpoint. Ends after the step or the epoch at which `progress` breaks.
+    /// Trains the rest of the present epoch, measures accuracy if due, and writes a checkpoint.
+    /// Ends after the step or the epoch at which `progress` breaks.
     pub(crate) fn finish_epoch(
         &mut self,
         strategy: &mut dyn StrategyRun<'_>,
@@ -167,7 +166,7 @@ impl<'a> Run<'a> {
         self.save_states(strategy)?;
         strategy.forget_states(group);
         if self.lacks_last_evaluation() {
-            // Not saved: a run of more epochs does not have it.
+            // No checkpoint has this evaluation: a run of more epochs does not make it.
             self.evaluate(epoch, evaluator, group)?;
         }
         if let Some(epoch) = self.record.measured.epochs.last() {
@@ -176,8 +175,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes the best parameters, or the last before any evaluation, if they are asked for. The
-    /// run is reported even if that fails.
+    /// Saves the best parameters, or the last ones without an evaluation, if the settings ask for
+    /// it. A failure is part of the report.
     pub(crate) fn save_model(&mut self, setup: &Setup<'_>, group: &ProcessGroup<'_>) {
         let Some(path) = self.config.save_model.as_ref().filter(|_| group.leads()) else {
             return;
@@ -190,7 +189,7 @@ impl<'a> Run<'a> {
             model_file::save(path, &settings_of(self.config), &setup.spec(), values).err();
     }
 
-    /// Writes a checkpoint, if there are to be any.
+    /// Writes a checkpoint, if the run has them.
     pub(crate) fn save_states(&mut self, strategy: &dyn StrategyRun<'_>) -> Result<(), TrainError> {
         if self.checkpoints.is_none() {
             return Ok(());
@@ -198,7 +197,7 @@ impl<'a> Run<'a> {
         self.save(strategy.states(&self.replica))
     }
 
-    /// Writes a checkpoint with these states of all replicas, if there are to be any.
+    /// Writes a checkpoint with these states of all replicas, if the run has them.
     pub(crate) fn save(&mut self, replicas: Cow<'_, [ReplicaState]>) -> Result<(), TrainError> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
         checkpoints.save(&Checkpoint {
@@ -226,8 +225,7 @@ impl<'a> Run<'a> {
         self.checkpoints.as_ref().map_or(0.0, |checkpoints| checkpoints.seconds)
     }
 
-    /// Returns the report of the whole run; `stats` are each worker's figures since this process
-    /// began.
+    /// Returns the report of the run. `stats` are each worker's figures since this process began.
     pub(crate) fn report(
         self,
         setup: &Setup<'_>,

@@ -1,4 +1,4 @@
-//! The model of a run: its shape by the settings of the run, and its file.
+//! Shape and file of a run's model.
 
 use std::path::Path;
 
@@ -47,10 +47,10 @@ pub(crate) fn settings_of(config: &TrainConfig) -> ModelSettings {
     }
 }
 
-/// Reads a model's file, and returns it with the settings of a run of its model. All settings that
-/// the file does not say are as usual: they do not matter once a model is trained.
+/// Reads a model's file, and returns it with the settings of a run of its model. Settings that the
+/// file lacks have their defaults: they do not matter once a model is trained.
 ///
-/// Fails for settings that no run has.
+/// Fails for invalid settings.
 pub(crate) fn open(path: &Path) -> Result<(ModelFile<'_>, TrainConfig), SavedModelError> {
     let file = ModelFile::read(path)?;
     let settings = file.settings().clone();

@@ -1,4 +1,4 @@
-//! Everything that is before the first step, whichever strategy follows.
+//! Set-up of a run before its first step, common to all strategies.
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::{BatchLoader, ClientError};
@@ -24,11 +24,11 @@ use crate::sources::{RowVersions, TrainGraph, WorkerSources};
 use crate::strategy::{StrategyConfig, check_parts};
 use crate::worker::Learner;
 
-/// State of a run that never changes, but for the model's parameters.
+/// State of a run that never changes, except for the model's parameters.
 pub(crate) struct Setup<'a> {
     pub(crate) config: &'a TrainConfig,
     pub(crate) graph: TrainGraph<'a>,
-    /// Entries of the workers of this process, in the order of `workers`.
+    /// Sources of this process's workers, in the order of `workers`.
     sources: &'a [WorkerSources],
     pub(crate) workers: Vec<u32>,
     /// The versions of all rows.
@@ -44,8 +44,8 @@ pub(crate) struct Setup<'a> {
 }
 
 impl<'a> Setup<'a> {
-    /// Reads labels and makes the model, one that fits `file` if there is one; `workers` are those
-    /// of this process.
+    /// Reads labels and makes the model, with the classes of `file` if there is one. `workers` are
+    /// those of this process.
     pub(crate) fn new(
         config: &'a TrainConfig,
         graph: TrainGraph<'a>,
@@ -92,7 +92,7 @@ impl<'a> Setup<'a> {
         Ok(setup)
     }
 
-    /// Warns of workers that never compute: their partitions have no training node.
+    /// Warns of workers without a training node in their partitions.
     pub(crate) fn warn_of_idle_workers(&self) {
         let (plan, train) = (self.root_plan(), &self.labels.train);
         if plan.deal == Deal::Turns || self.strategy().trains_partitions() {
@@ -111,8 +111,7 @@ impl<'a> Setup<'a> {
         let (workers, found) = (idle.join(", "), train.len());
         warn!(
             "no training node of {found} is in the partitions of worker {workers}, which computes \
-             nothing and only serves rows; use fewer workers, import with another --partitioner, or \
-             train with --roots global"
+             nothing and only serves rows; use fewer workers, another partitioner, or global roots"
         );
     }
 
@@ -120,13 +119,13 @@ impl<'a> Setup<'a> {
     pub(crate) fn opening(&self) -> Opening {
         let mut filled = LoadStats::default();
         self.sources.iter().for_each(|of| filled += LoadStats::from_pull(of.filled));
-        // Processes of a run that mixes versions need not have the same.
+        // Processes of a run that mixes versions may have different ones.
         let is_mixed = self.config.mixed_versions;
         let versions = if is_mixed { RowVersions::default() } else { self.versions };
         Opening { digest: self.digest(), versions, filled, resumed: None }
     }
 
-    /// Returns the digest of all that must be the same in all processes of a run.
+    /// Returns the digest of everything that must be equal in all processes of a run.
     fn digest(&self) -> [u32; 8] {
         let TrainConfig { strategy, epochs, workers, .. } = self.config;
         let TrainConfig { evaluate_every, measure_test, evaluation_bytes, .. } = self.config;
@@ -142,12 +141,12 @@ impl<'a> Setup<'a> {
         std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| digest[4 * i + j])))
     }
 
-    /// Returns the run's settings, as far as they decide what is computed.
+    /// Returns the settings that decide what the run computes.
     pub(crate) fn settings(&self) -> Settings {
         Settings::new(self.config, self.features.width, &self.labels.digest())
     }
 
-    /// Returns what accuracy is measured with; it reads through the sources of all workers here.
+    /// Returns an evaluator over the sources of this process's workers.
     pub(crate) fn evaluator(&self) -> Result<Evaluator<'_>, TrainError> {
         let loader = |(&worker, sources): (&u32, &WorkerSources)| {
             let owned = owned_parts(self.config, self.graph, worker);
@@ -166,12 +165,10 @@ impl<'a> Setup<'a> {
         Ok(Evaluator { pass, labels: &self.labels, metric, measure_test })
     }
 
-    /// Returns the shape of the model.
     pub(crate) fn spec(&self) -> ModelSpec {
         run_model::spec_of(self.config, self.features.width, self.labels.n_classes)
     }
 
-    /// Returns what the strategy decides.
     pub(crate) fn strategy(&self) -> &'a dyn StrategyConfig {
         self.config.strategy.config()
     }
@@ -181,7 +178,6 @@ impl<'a> Setup<'a> {
         self.n_batches[worker as usize]
     }
 
-    /// Returns the steps of an epoch.
     pub(crate) fn n_steps(&self) -> u32 {
         self.strategy().n_steps(&self.n_batches)
     }
@@ -192,7 +188,7 @@ impl<'a> Setup<'a> {
         self.sources_of(worker).loader(&self.config.feature_tensor, &owned)
     }
 
-    /// Returns `model` with what it learns from.
+    /// Returns `model` with labels and degrees of the graph.
     pub(crate) fn learner(&self, model: Model) -> Learner<'_> {
         Learner {
             features: self.features.clone(),
@@ -219,12 +215,12 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Returns the partitions of worker w: those that leave w when divided by the number of workers.
+/// Returns the partitions of a worker: partition p belongs to worker p mod workers.
 pub(crate) fn owned_parts(config: &TrainConfig, graph: TrainGraph<'_>, worker: u32) -> Vec<PartId> {
     graph.book.parts().filter(|part| u32::from(part.0) % config.workers == worker).collect()
 }
 
-/// Returns one source per worker of this process, at least one, and all of the same graph.
+/// Checks that each worker of this process has sources, and that all are of the same graph.
 fn check_sources(
     graph: TrainGraph<'_>,
     sources: &[WorkerSources],

@@ -15,7 +15,7 @@ pub struct Place {
     pub step: u32,
 }
 
-/// One batch of one worker, as `lode train --log` writes it.
+/// One batch of one worker, as the log of a run has it.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerStep {
     /// Epoch, from 0.
@@ -30,21 +30,20 @@ pub struct WorkerStep {
     pub roots: u64,
     /// Input nodes of its batch: the sum of all `rows` but `ahead`.
     pub nodes: u64,
-    /// Whether the batch lay `ready`, was being prepared (`waited`), or was prepared by the trainer
-    /// itself (`default`).
+    /// `ready`, `waited` (for a prefetch thread), or `default` (prepared by the worker itself).
     pub batch: &'static str,
-    /// Where the time went.
+    /// Seconds of each part of the step.
     pub seconds: StepSeconds,
-    /// Rows by where they came from.
+    /// Rows by source.
     pub rows: RowsBySource,
-    /// Bytes of these rows; of remote ones as they travelled.
+    /// Bytes of these rows; of remote rows the bytes on the wire.
     pub bytes: RowsBySource,
-    /// Epochs so far that began before the worker's hot set was there.
+    /// Epochs so far that began before the worker's hot set was complete.
     pub late_swaps: u64,
-    /// Bytes that `hop` moved, beside rows.
+    /// Bytes that `hop` moved, without rows.
     #[serde(flatten)]
     pub hop: Option<HopTraffic>,
-    /// Bytes that `sdt` loaded for the partition, whose number `step` is.
+    /// Bytes that `sdt` loaded for partition `step`.
     #[serde(flatten)]
     pub sdt: Option<SdtTraffic>,
     /// Bytes that partitions exchanged under `full`.
@@ -57,9 +56,9 @@ pub struct WorkerStep {
 pub struct FullTraffic {
     /// Rows of their halos, whichever worker owns them.
     pub halo_rows: u64,
-    /// Bytes of rows of layers that came to them from other workers.
+    /// Bytes of rows of layers received from other workers.
     pub embedding_bytes: u64,
-    /// Bytes of gradients of such rows that they sent back.
+    /// Bytes of gradients of such rows sent back.
     pub gradient_bytes: u64,
 }
 
@@ -72,12 +71,12 @@ pub struct SdtTraffic {
     pub halo_bytes: u64,
     /// Bytes of all its rows.
     pub loaded_bytes: u64,
-    /// Time in which these were pulled, beside training on the partition before.
+    /// Seconds of loading, concurrent with training on the previous partition.
     pub load_seconds: f64,
 }
 
-/// A worker's equal share of what a step of `hop` moved, beside rows; the first one has the
-/// remainder.
+/// A worker's equal share of the bytes that a step of `hop` moved, without rows. The first worker
+/// has the remainder.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct HopTraffic {
     /// Time steps of the iteration.
@@ -88,24 +87,25 @@ pub struct HopTraffic {
     pub gradient_bytes: u64,
 }
 
-/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on the
-/// default path, and runs beside earlier steps otherwise. The rest of `step` beside `wait`,
-/// `compute` and `update` is the time in which the worker waited for others.
+/// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on
+/// the default path; otherwise it overlaps earlier steps. The rest of `step` without `wait`,
+/// `compute` and
+/// `update` is the time that the worker waited for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {
     /// From the order to train on a batch to the new parameters; the same for all workers.
     pub step: f64,
     /// To sample the batch, or to read it from the schedule.
     pub sample: f64,
-    /// To look rows up in hot set and tiers, and to copy out what tiers had.
+    /// To look up rows in hot set and tiers, and to copy rows out of tiers.
     pub lookup: f64,
-    /// For rows that travelled to come.
+    /// Waiting for pulled rows.
     pub pull: f64,
-    /// To read the worker's own rows, from disk or from memory, to their places.
+    /// To read the worker's own rows from disk or memory.
     pub read: f64,
-    /// To put other rows in place.
+    /// To copy other rows.
     pub copy: f64,
-    /// In which the worker had no batch.
+    /// Waiting for a batch.
     pub wait: f64,
     /// For the forward and the backward pass.
     pub compute: f64,
@@ -127,11 +127,11 @@ pub struct RowsBySource {
     pub device_tier: u64,
     /// The tier that workers share.
     pub host_tier: u64,
-    /// A batch before that was loaded together with this one.
+    /// An earlier batch that was loaded together with this one.
     pub together: u64,
-    /// Other workers' partitions: these travelled for the batch.
+    /// Other workers' partitions, pulled for the batch.
     pub remote: u64,
-    /// These travelled with them, beside what the batch asked for.
+    /// Pulled ahead together with them, not for the batch.
     pub ahead: u64,
 }
 
@@ -149,7 +149,7 @@ impl Place {
 }
 
 impl RowsBySource {
-    /// Returns counts of rows of `row_bytes` as `load` found them: numbers, then bytes.
+    /// Returns numbers and bytes of the rows of `row_bytes` in `load`.
     pub(crate) fn of(load: &LoadStats, row_bytes: u64) -> (Self, Self) {
         let rows = Self {
             local: load.local_rows,
@@ -161,7 +161,7 @@ impl RowsBySource {
             remote: load.remote_rows - load.ahead_rows,
             ahead: load.ahead_rows,
         };
-        // All rows of a pull are equally long on their way.
+        // All rows of a pull have equal lengths on the wire.
         let travelled = |n: u64| (load.remote_bytes * n).checked_div(load.remote_rows).unwrap_or(0);
         let bytes = Self {
             local: rows.local * row_bytes,
@@ -191,7 +191,7 @@ impl AddAssign for StepSeconds {
     }
 }
 
-/// Returns in one word how a batch was met.
+/// Returns the word for how ready a batch was.
 pub(crate) fn word_of(met: BatchReadiness) -> &'static str {
     match met {
         BatchReadiness::Ready => "ready",

@@ -1,4 +1,4 @@
-//! The figures of a step: of one worker, and of all workers of the run.
+//! Outcome of a step: of one worker, and of all workers of the run.
 
 use lodestore_client::hot_set_cache::HotSetStats;
 use lodestore_client::load_stats::LoadStats;
@@ -20,14 +20,13 @@ pub(crate) struct StepOutcome {
     pub(crate) n_roots: u64,
     /// Roots whose class the model had right.
     pub(crate) n_right: u64,
-    /// One flat list per parameter: the gradient of the mean loss. It does not travel with the
-    /// figures.
+    /// Gradient of the mean loss, one flat list per parameter. Messages between processes omit it.
     #[serde(skip)]
     pub(crate) gradients: Vec<Vec<f32>>,
     pub(crate) load: LoadStats,
     /// Input nodes.
     pub(crate) n_nodes: u64,
-    /// Where the time went, but for what the whole team does.
+    /// Seconds of the worker's own parts of the step.
     pub(crate) seconds: StepSeconds,
     /// Whether the batch was ready.
     pub(crate) met: BatchReadiness,
@@ -38,19 +37,19 @@ pub(crate) struct StepOutcome {
 /// A gradient that takes part in a step.
 #[derive(Clone, Debug)]
 pub(crate) struct GradientTerm {
-    /// Its place in the sum.
+    /// Position in the sum.
     pub(crate) order: u32,
     pub(crate) n_roots: u64,
-    /// The gradient of the mean loss over these roots, all parameters one after the other.
+    /// Gradient of the mean loss over these roots, all parameters concatenated.
     pub(crate) values: Vec<f32>,
 }
 
-/// A model on its way through the time steps of an iteration (HopGNN, section 5.1).
+/// A model that moves between the time steps of an iteration (HopGNN, section 5.1).
 #[derive(Clone, Debug)]
 pub(crate) struct MovingModel {
-    /// Where it is.
+    /// Its present worker.
     pub(crate) worker: u32,
-    /// Its gradients so far, each weighted by its share of the model's roots.
+    /// Sum of its gradients so far, each weighted by its share of the model's roots.
     pub(crate) sum: Vec<f32>,
 }
 
@@ -100,7 +99,7 @@ impl StepOutcome {
         (self.met, self.prefetch) = (next.met, next.prefetch);
     }
 
-    /// Returns what `worker` did in the step at `place`, with rows of `row_bytes`.
+    /// Returns the log entry of `worker` for the step at `place`, with rows of `row_bytes`.
     pub(crate) fn worker_step(&self, place: Place, worker: u32, row_bytes: u64) -> WorkerStep {
         let (rows, bytes) = RowsBySource::of(&self.load, row_bytes);
         WorkerStep {
@@ -121,10 +120,10 @@ impl StepOutcome {
         }
     }
 
-    /// Returns its gradient as it takes part in a step.
+    /// Removes the gradient, and returns it as a term of the step's sum.
     pub(crate) fn take_gradient(&mut self, worker: u32) -> GradientTerm {
         let mut lists = std::mem::take(&mut self.gradients).into_iter();
-        // The first layer's weights, which may be most of all, stay where they are.
+        // The first layer's weights, often the largest, are not copied.
         let mut values = lists.next().unwrap_or_default();
         values.reserve_exact(lists.as_slice().iter().map(Vec::len).sum());
         lists.for_each(|list| values.extend_from_slice(&list));
@@ -133,7 +132,7 @@ impl StepOutcome {
 }
 
 impl TeamStep {
-    /// Returns the step of these outcomes, without gradients: means are weighted by roots.
+    /// Returns the step of these outcomes without gradients. Means are weighted by roots.
     pub(crate) fn new(outcomes: Vec<(u32, StepOutcome)>) -> Self {
         let n_roots: u64 = outcomes.iter().map(|(_, outcome)| outcome.n_roots).sum();
         let (n_batches, n_time_steps) = (outcomes.len() as u64, 1);
@@ -146,10 +145,10 @@ impl TeamStep {
         Self { outcomes, ..step }
     }
 
-    /// Fails where an element of a gradient is not finite, in the step at `place`.
+    /// Fails if an element of a gradient is not finite. The error names `place`.
     pub(crate) fn check_finite(&self, place: Place) -> Result<(), TrainError> {
         let loss = self.loss;
-        // A piece at a time without branches, which is faster than an element.
+        // Whole pieces without branches are faster than single elements.
         let is_finite = |piece: &&[f32]| piece.iter().fold(true, |all, it| all & it.is_finite());
         let pieces = self.gradients.iter().flat_map(|list| list.chunks(ELEMENTS_PER_CHECK));
         let mut wrong = pieces.filter(|piece| !is_finite(piece)).flatten().copied();
@@ -164,13 +163,13 @@ impl TeamStep {
         2 * 4 * n_elements * u64::from(n_workers.saturating_sub(1))
     }
 
-    /// Returns the share that a batch of `n_roots` has of the step.
+    /// Returns the share of a batch of `n_roots` in the step's roots.
     pub(crate) fn share(&self, n_roots: u64) -> f64 {
         n_roots as f64 / self.n_roots.max(1) as f64
     }
 }
 
-/// A number with all of its bits, also one that is not finite.
+/// Serialises all bits of a number, also if it is not finite.
 pub(crate) mod exact {
     use super::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -6,7 +6,6 @@ use std::{
     time::Instant,
 };
 
-use crate::collective::{Collective, ThreadCollective};
 use crate::config::TrainConfig;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
@@ -16,12 +15,14 @@ use crate::run::Run;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 use crate::strategy::Observer;
+use lodestore_comm::collective::Collective;
+use lodestore_comm::threads::ThreadCollective;
 
 /// Trains as `config` says, with one entry of `sources` per worker.
 ///
-/// The same config, graph and rows give the same losses bit for bit. The way to fetch, the number
-/// of cores, and the sources' speed change nothing, unless times decide what is merged
-/// ([`crate::config::Merge`]). A killed run that continues from its checkpoint ends with the same
+/// The same config, graph and rows give the same losses bit for bit. The way of fetching, the
+/// number of cores, and the sources' speed change nothing, unless times decide what is merged
+/// ([`crate::config::Merge`]). A killed run that is resumed from its checkpoint ends with the same
 /// parameters as one that was not killed.
 ///
 /// All sources read one version of the rows, or the run is refused, as is a checkpoint of another
@@ -53,7 +54,7 @@ pub fn train(
 /// `progress`. Checkpoints are the leader's, and the other processes get theirs from it. Under
 /// `rapid` the leader writes the schedule, in a folder that all processes must have.
 ///
-/// When one process fails or is gone, all end with an error that names it, at the next step at the
+/// When one process fails or ends, all end with an error that names it, at the next step at the
 /// latest.
 pub fn train_together(
     config: &TrainConfig,
@@ -92,7 +93,7 @@ fn run_all(
     scope(|scope| run_in(scope, &setup, start, group, progress))
 }
 
-/// Runs from `start` on, with the threads of workers in `scope`.
+/// Runs from `start` on. Worker threads belong to `scope`.
 fn run_in<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     setup: &'scope Setup<'scope>,

@@ -25,20 +25,20 @@ use crate::step_outcome::StepOutcome;
 /// Mixed into a batch's seed, so that dropout does not reuse the sampler's numbers.
 pub(crate) const DROPOUT_STREAM: u64 = 0x6472_6f70_6f75_7400;
 
-/// A worker's state between steps. Its orders have a `part` where a step has several.
+/// A worker's state between steps.
 pub(crate) struct Worker<'run, P> {
     pub(crate) worker: u32,
     pub(crate) plan: RootPlan<'run>,
     pub(crate) batches: Box<dyn WorkerBatches<P> + 'run>,
     pub(crate) learner: Learner<'run>,
-    /// The stand-in for the model.
+    /// Recorded times that replace the model.
     pub(crate) replay: Option<&'run Replay>,
     pub(crate) topology: &'run Topology,
     /// Settings of the run.
     pub(crate) config: &'run TrainConfig,
 }
 
-/// A model with what it learns from, and the memory of its matrices.
+/// A model with labels, degrees, and memory for its matrices.
 pub(crate) struct Learner<'run> {
     pub(crate) features: FeatureRows,
     pub(crate) model: Model,
@@ -48,8 +48,8 @@ pub(crate) struct Learner<'run> {
 
 /// Source of a worker's batches.
 pub(crate) trait WorkerBatches<P>: Send {
-    /// Returns the batch of an order with its rows. Rows may come by their non-zero elements where
-    /// `form` is given.
+    /// Returns the batch of an order with its rows. With `form`, rows may be returned by their
+    /// non-zero elements.
     fn next(
         &mut self,
         order: &StepOrder<P>,
@@ -57,20 +57,20 @@ pub(crate) trait WorkerBatches<P>: Send {
         form: Option<&FeatureRows>,
     ) -> Result<LoadedBatch, TrainError>;
 
-    /// Returns how batches were met so far.
+    /// Returns how ready batches were so far.
     fn stats(&self) -> PrefetchStats;
 }
 
 /// Rows that a worker keeps from batch to batch.
 pub(crate) trait KeptRows: Send + Sync {
-    /// Returns the counters and memory of what is kept.
+    /// Returns counters and memory of the kept rows.
     fn stats(&self) -> HotSetStats;
 
-    /// Returns the VectorPulls that filled it up to and with `epoch`.
+    /// Returns the VectorPulls that filled it for epochs up to and including `epoch`.
     fn pulled_until(&self, epoch: u32) -> LoadStats;
 }
 
-/// A batch with its rows, and what it took to prepare.
+/// A batch with its rows, and the figures of its preparation.
 pub(crate) struct LoadedBatch {
     pub(crate) batch: Batch,
     pub(crate) rows: StepRows<BatchBytes>,
@@ -92,7 +92,7 @@ struct PrefetchedRows(BatchRows);
 /// The feature rows of a batch.
 pub(crate) enum StepRows<R> {
     Bytes(R),
-    /// Those of which bytes were never together.
+    /// By non-zero elements, without a copy of all bytes.
     Sparse(SparseRows),
 }
 
@@ -110,9 +110,9 @@ pub(crate) struct StepInput<R> {
 pub(crate) struct StepOrder<P> {
     pub(crate) epoch: u32,
     pub(crate) batch: u32,
-    /// Which part of the step it is, where a step has several.
+    /// Part of the step, if a step has several.
     pub(crate) part: P,
-    /// Whether the worker has no batch after it in the epoch.
+    /// Whether it is the worker's last batch of the epoch.
     pub(crate) ends_epoch: bool,
 }
 
@@ -195,7 +195,7 @@ impl Learner<'_> {
         Ok(())
     }
 
-    /// Fails for features that are no numbers, of `nodes` in their order.
+    /// Fails if a feature of `nodes` is not finite.
     fn check_features(
         &mut self,
         place: Place,
@@ -225,7 +225,7 @@ impl AsRef<[u8]> for BatchBytes {
 }
 
 impl LoadedBatch {
-    /// Returns the outcome of its step before it is trained on.
+    /// Returns the outcome of a step with this batch, without loss and gradients.
     fn outcome(&self) -> StepOutcome {
         let load = self.load;
         let seconds = StepSeconds {

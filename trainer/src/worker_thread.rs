@@ -1,4 +1,4 @@
-//! Threads of workers, and the share of the cores that each computes with.
+//! Threads of workers, and their shares of the cores.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
@@ -18,8 +18,8 @@ pub(crate) struct WorkerThread<'scope, O, T> {
 }
 
 impl<'scope, O: Send + 'scope, T: Send + 'scope> WorkerThread<'scope, O, T> {
-    /// Starts the thread of `worker`, in a pool of its own. It does `work` for one order after the
-    /// other until the orders end or one fails.
+    /// Starts the thread of `worker`, in a pool of its own. It calls `work` for each order until
+    /// the orders end or one fails.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         worker: u32,
@@ -41,12 +41,12 @@ impl<'scope, O: Send + 'scope, T: Send + 'scope> WorkerThread<'scope, O, T> {
         Self { worker, orders, outcomes, thread }
     }
 
-    /// Passes an order to the worker. One that is gone shows when its outcome is missing.
+    /// Sends an order to the worker. If the thread has ended, `outcome` reports it.
     pub(crate) fn order(&self, order: O) {
         let _ = self.orders.send(order);
     }
 
-    /// Waits for the outcome of the order before.
+    /// Waits for the outcome of the last order.
     pub(crate) fn outcome(&self) -> Result<T, TrainError> {
         let worker = self.worker;
         self.outcomes.recv().map_err(|_| TrainError::WorkerPanicked { worker })?
@@ -57,12 +57,12 @@ impl<O, T> WorkerThread<'_, O, T> {
     /// Ends the orders and waits for the thread, which ends after the present one.
     pub(crate) fn end(self) {
         drop((self.orders, self.outcomes));
-        // A panic has been reported as a missing outcome; the scope would raise it again.
+        // A missing outcome has reported a panic already; the scope would raise it again.
         let _ = self.thread.join();
     }
 }
 
-/// Starts compute threads: as many as there are cores for each of `n_pools` that share them.
+/// Starts one of `n_pools` pools of compute threads that share the cores equally.
 pub(crate) fn thread_pool(n_pools: usize) -> Result<ThreadPool, TrainError> {
     let n_cores = available_parallelism().map_or(1, usize::from);
     let n_threads = (n_cores / n_pools.max(1)).max(1);

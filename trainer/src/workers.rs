@@ -1,5 +1,4 @@
-//! The workers of this process as threads, stepping together with each other and with those of
-//! other processes.
+//! The workers of this process, as threads that step together with all workers of the run.
 
 use std::{
     sync::Arc,
@@ -18,10 +17,10 @@ use crate::step_outcome::{MemberStats, StepOutcome};
 use crate::worker::{KeptRows, StepOrder, Worker, WorkerBatches};
 use crate::worker_thread::{WorkerThread, thread_pool};
 
-/// Workers of this process. Parameters do not change while a step is under way.
+/// Workers of this process. Parameters do not change during a step.
 pub(crate) struct Team<'scope, P> {
     members: Vec<Member<'scope, P>>,
-    /// Figures of all workers of the run after the last step.
+    /// Figures of all workers of the run, after the last step.
     stats: Vec<MemberStats>,
 }
 
@@ -48,9 +47,9 @@ struct WorkerSetup<'scope, P> {
 }
 
 impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
-    /// Starts a thread for each worker of this process, with the batches that `feed` returns for it.
-    /// Each computes in a pool of its own with its share of the cores, which the processes of this
-    /// machine share. So workers neither wait for each other's tasks nor outnumber the cores.
+    /// Starts a thread for each worker of this process, with the batches that `feed` returns for
+    /// it. Each computes in a pool of its own with its share of the cores, which the processes of
+    /// this machine share. So workers neither wait for each other's tasks nor outnumber the cores.
     pub(crate) fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         setup: &'scope Setup<'scope>,
@@ -80,7 +79,7 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
         self.members.iter().map(|member| member.thread.worker)
     }
 
-    /// Has the workers of this process that have the batch of `order` train on it; returns their
+    /// Trains the batch of `order` in each worker of this process that has it. Returns the
     /// outcomes.
     pub(crate) fn train(
         &mut self,
@@ -101,9 +100,8 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
         Ok(outcomes)
     }
 
-    /// Returns the figures of all workers of the run, with what was pulled for kept rows of epochs
-    /// up to `epoch`. Those of other processes are as they were after the last step, which writes
-    /// them here.
+    /// Returns the figures of all workers of the run, with the pulls for kept rows of epochs up to
+    /// `epoch`. Figures of other processes are those of the last step.
     pub(crate) fn stats(&mut self, epoch: u32) -> &mut [MemberStats] {
         for member in &self.members {
             let kept = member.kept.as_ref();
@@ -119,7 +117,7 @@ impl<'scope, P: Clone + Send + 'scope> Team<'scope, P> {
 }
 
 impl<P> Drop for Team<'_, P> {
-    /// Waits for the threads, each of which ends after its present batch.
+    /// Waits for the threads. Each ends after its present batch.
     fn drop(&mut self) {
         self.members.drain(..).for_each(|member| member.thread.end());
     }
@@ -153,7 +151,7 @@ fn set_up_workers<'scope, P: Send + 'scope>(
         let join = |(worker, thread): (u32, ScopedJoinHandle<'_, _>)| {
             thread.join().unwrap_or(Err(TrainError::WorkerPanicked { worker }))
         };
-        // All are awaited before the first error is reported.
+        // Waits for all before it returns the first error.
         let setups: Vec<_> = started.into_iter().map(join).collect();
         setups.into_iter().collect()
     })

@@ -1,28 +1,17 @@
 //! Saved models on other nodes and other rows: what is normalised, what is refused, what is needed.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{path::Path, sync::Arc};
 
+use crate::planted::{
+    N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, rows_of_all, run,
+};
+use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
-use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use lodestore_trainer::infer::{Evaluation, InferConfig, InferOutput, Inference, evaluate_saved};
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{TrainConfig, TrainError, TrainGraph, WorkerSources};
-use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, run};
-
-/// Returns the rows of a tensor of all nodes.
-fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
-    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
-    let mut rows = vec![0; ids.len() * row_bytes];
-    graph.rows.pull(tensor, &ids, &mut rows, PullKind::Sync).unwrap();
-    rows
-}
 
 /// The planted graph's rows, to be changed.
 struct Rows {
@@ -34,7 +23,7 @@ struct Rows {
 
 impl Rows {
     fn of(graph: &Planted) -> Self {
-        let (features, labels) = (all(graph, "feat"), all(graph, "label"));
+        let (features, labels) = (rows_of_all(graph, "feat"), rows_of_all(graph, "label"));
         Self {
             width: graph.rows.tensor("feat").unwrap().width,
             features: features
@@ -44,7 +33,7 @@ impl Rows {
                 .map(|it| f32::from_le_bytes(*it))
                 .collect(),
             labels: labels.as_chunks::<8>().0.iter().map(|it| i64::from_le_bytes(*it)).collect(),
-            splits: all(graph, "split"),
+            splits: rows_of_all(graph, "split"),
         }
     }
 

@@ -1,30 +1,19 @@
 //! Metrics and labels of all kinds, and what a run says of those that it cannot use.
 
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::sync::Arc;
 
+use crate::planted::{
+    N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, rows_of_all, run,
+};
+use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
-use lodestore_client::{PullKind, RowSource};
 use lodestore_graph::NodeId;
 use lodestore_store::Dtype;
 use lodestore_trainer::step::Place;
 use lodestore_trainer::{Metric, ModelKind, TrainConfig, TrainError};
-use planted::{N_CLASSES, N_NODES, Planted, bytes_of, config, ondemand, planted, run};
-
-/// Returns the rows of a tensor of all nodes.
-fn all(graph: &Planted, tensor: &str) -> Vec<u8> {
-    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
-    let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
-    let mut rows = vec![0; ids.len() * row_bytes];
-    graph.rows.pull(tensor, &ids, &mut rows, PullKind::Sync).unwrap();
-    rows
-}
 
 fn classes(graph: &Planted) -> Vec<i64> {
-    let labels = all(graph, "label");
+    let labels = rows_of_all(graph, "label");
     labels.as_chunks::<8>().0.iter().map(|label| i64::from_le_bytes(*label)).collect()
 }
 
@@ -37,14 +26,14 @@ fn with_labels(
     change: impl Fn(&mut [f32]),
 ) -> Planted {
     let feat = graph.rows.tensor("feat").unwrap();
-    let features = all(graph, "feat");
+    let features = rows_of_all(graph, "feat");
     let features = features.as_chunks::<4>().0.iter().map(|value| f32::from_le_bytes(*value));
     let mut features: Vec<f32> = features.collect();
     change(&mut features);
     let mut rows = MemorySource::new(graph.book.clone());
     rows.add("feat", Dtype::F32, feat.width, bytes_of(&features, f32::to_le_bytes)).unwrap();
     rows.add("label", dtype, width, labels).unwrap();
-    rows.add("split", Dtype::U8, 1, all(graph, "split")).unwrap();
+    rows.add("split", Dtype::U8, 1, rows_of_all(graph, "split")).unwrap();
     Planted { rows: Arc::new(rows), ..planted(2) }
 }
 
@@ -105,7 +94,7 @@ fn labels_and_features_that_cannot_be_used_are_named() {
     let of_bytes = with_labels(&graph, Dtype::U8, 4, labels.clone(), |_| ());
     let accuracy = message(&of_bytes, Metric::Accuracy);
     assert!(accuracy.contains("`metric` must be f1-micro or roc-auc"), "{accuracy}");
-    let split = all(&graph, "split");
+    let split = rows_of_all(&graph, "split");
     let node = split.iter().position(|split| *split == 0).unwrap();
     let mut wrong = labels;
     wrong[4 * node + 2] = 7;
@@ -148,7 +137,7 @@ fn labels_and_features_that_cannot_be_used_are_named() {
 #[test]
 fn an_area_of_nodes_without_two_labels_is_refused_before_the_first_step() {
     let (graph, dir) = (planted(2), tempfile::tempdir().unwrap());
-    let split = all(&graph, "split");
+    let split = rows_of_all(&graph, "split");
     // The nodes of a split have no other than the first class, or no label but the first.
     let with_blind = |blind: u8| {
         let classes = classes(&graph).into_iter().zip(&split);

@@ -1,11 +1,11 @@
 //! Progress of a run's steps.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
+use crate::planted::{
+    FILLED, N_NODES, Planted, ROW_BYTES, config, massive, ondemand, planted, rapid, run_telling,
+    scheduled, slow,
+};
 use lodestore_cache::shared::SharedSettings;
 use lodestore_cache::{PolicyKind, PolicySpec, SharedTier};
 use lodestore_client::keep::Keep;
@@ -13,10 +13,6 @@ use lodestore_client::{RowSource, TieredSource};
 use lodestore_trainer::bottleneck::{Bottleneck, Preparation};
 use lodestore_trainer::step::WorkerStep;
 use lodestore_trainer::{Progress, TrainConfig, TrainReport};
-use planted::{
-    FILLED, N_NODES, Planted, ROW_BYTES, config, massive, ondemand, planted, rapid, run_telling,
-    scheduled, slow,
-};
 
 /// Returns the report, and every worker's steps.
 fn observed(

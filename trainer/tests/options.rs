@@ -1,24 +1,21 @@
 //! Options of layers and of updates, under all strategies.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
+use crate::planted::{
+    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
+    run_telling,
+};
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;
 use lodestore_trainer::config::{CheckpointConfig, HopConfig, Migration};
 use lodestore_trainer::infer::evaluate_saved;
 use lodestore_trainer::options::{
-    Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
+    LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 use lodestore_trainer::report::RowsFrom;
 use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainGraph, TrainReport, WorkerSources,
-};
-use planted::{
-    Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks, run_telling,
 };
 
 /// A model, options of its layers, and options of updates.
@@ -30,20 +27,15 @@ type Change = fn(&mut TrainConfig);
 fn choices() -> [Choice; 5] {
     let layer = LayerOptions::default();
     let update = UpdateOptions::default();
-    let (max, sum) = (Aggregation::Max, Aggregation::Sum);
     let (cosine, adamw) = (RateSchedule::Cosine, Optimizer::AdamW);
     let warm = UpdateOptions { warm_up: WarmUp::Steps(3), clip_norm: Some(0.5), ..update };
     let falling = UpdateOptions { schedule: cosine, optimizer: adamw, ..update };
     let all = UpdateOptions { warm_up: WarmUp::Epochs(1), clip_norm: Some(0.5), ..falling };
     [
-        (
-            ModelKind::Sage,
-            LayerOptions { aggregation: max, norm: Norm::Batch, residual: true },
-            all,
-        ),
-        (ModelKind::Sage, LayerOptions { aggregation: sum, norm: Norm::Layer, ..layer }, falling),
-        (ModelKind::Sage, LayerOptions { norm: Norm::Batch, ..layer }, warm),
-        (ModelKind::Gcn, LayerOptions { norm: Norm::Batch, residual: true, ..layer }, update),
+        (ModelKind::Sage, LayerOptions { norm: Norm::Layer, residual: true }, all),
+        (ModelKind::Sage, LayerOptions { norm: Norm::Layer, ..layer }, falling),
+        (ModelKind::Sage, LayerOptions { residual: true, ..layer }, warm),
+        (ModelKind::Gcn, LayerOptions { norm: Norm::Layer, residual: true }, update),
         (ModelKind::Gat, layer, all),
     ]
 }
@@ -155,9 +147,7 @@ fn every_option_changes_the_run_and_is_refused_by_name_when_a_run_continues() {
     let checkpoint = CheckpointConfig { dir: dir.path().join("c"), every_steps: 0, resume: true };
     let config = TrainConfig { checkpoint: Some(checkpoint), ..plain.clone() };
     run(&graph, &config).unwrap();
-    let changes: [(Change, &str); 8] = [
-        (|c| c.layer.aggregation = Aggregation::Max, "aggregation = Mean"),
-        (|c| c.layer.aggregation = Aggregation::Sum, "this one has aggregation = Sum"),
+    let changes: [(Change, &str); 6] = [
         (|c| c.layer.norm = Norm::Layer, "norm = None, this one has norm = Layer"),
         (|c| c.layer.residual = true, "residual = false"),
         (|c| c.update.optimizer = Optimizer::AdamW, "this one has optimizer = AdamW"),
@@ -233,16 +223,19 @@ fn models_of_any_options_learn_and_their_files_measure_the_same() {
 fn ten_layers_train_and_their_files_measure_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, path) = (planted(2), dir.path().join("model"));
-    for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
-        let layer = LayerOptions { aggregation, norm: Norm::Batch, residual: true };
-        let config = config(ondemand(), 2, dir.path());
-        let fanouts = vec![Fanout::at_most(2).unwrap(); 10];
-        let (epochs, dropout, save_model) = (12, 0.0, Some(path.clone()));
-        let config = TrainConfig { layer, fanouts, epochs, dropout, save_model, ..config };
-        let report = run(&graph, &config).unwrap();
-        let (first, last) = (report.epochs[0].loss, report.epochs[11].loss);
-        assert!(last < 0.9 * first, "{aggregation}: {first} {last}");
-        assert_eq!(accuracy(&graph, &path), report.test_accuracy, "{aggregation}");
-        assert!(report.test_accuracy.is_some());
-    }
+    let layer = LayerOptions { norm: Norm::Layer, residual: true };
+    let fanouts = vec![Fanout::at_most(2).unwrap(); 10];
+    let config = TrainConfig {
+        layer,
+        fanouts,
+        epochs: 12,
+        dropout: 0.0,
+        save_model: Some(path.clone()),
+        ..config(ondemand(), 2, dir.path())
+    };
+    let report = run(&graph, &config).unwrap();
+    let (first, last) = (report.epochs[0].loss, report.epochs[11].loss);
+    assert!(last < 0.9 * first, "{first} {last}");
+    assert_eq!(accuracy(&graph, &path), report.test_accuracy);
+    assert!(report.test_accuracy.is_some());
 }

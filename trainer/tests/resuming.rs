@@ -1,11 +1,11 @@
 //! Runs that end early and continue from their checkpoints.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
+use crate::planted::{
+    Pinned, Planted, config, failing, global, hop, massive, ondemand, planted, rapid, run,
+    run_from, run_in_ranks, run_telling, schedule, scheduled,
+};
 use lodestore_client::RowSource;
 use lodestore_client::keep::Keep;
 use lodestore_client::source::VersionTag;
@@ -13,10 +13,6 @@ use lodestore_trainer::checkpoint::{CheckpointError, Place};
 use lodestore_trainer::config::{CheckpointConfig, HopConfig, Merge, Migration, ScheduleConfig};
 use lodestore_trainer::report::EpochReport;
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainReport};
-use planted::{
-    Pinned, Planted, config, failing, global, hop, massive, ondemand, planted, rapid, run,
-    run_from, run_in_ranks, run_telling, schedule, scheduled,
-};
 
 fn with_checkpoints(config: &TrainConfig, dir: &Path, every_steps: u32) -> TrainConfig {
     let (dir, resume) = (dir.to_owned(), true);

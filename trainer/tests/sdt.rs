@@ -1,9 +1,5 @@
 //! Local models of partitions, and their averages.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::{
     fs,
     ops::ControlFlow,
@@ -11,6 +7,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use crate::planted::{
+    Planted, ROW_BYTES, bytes_of, config, counting, ondemand, planted, run, run_from, run_in_ranks,
+    run_telling,
+};
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_graph::PartId;
@@ -22,10 +22,6 @@ use lodestore_store::Dtype;
 use lodestore_trainer::config::{CheckpointConfig, OptimizerState, SdtConfig};
 use lodestore_trainer::options::{Norm, RateSchedule, UpdateOptions, WarmUp};
 use lodestore_trainer::{ModelKind, Progress, Strategy, TrainConfig, TrainReport};
-use planted::{
-    Planted, ROW_BYTES, bytes_of, config, counting, ondemand, planted, run, run_from, run_in_ranks,
-    run_telling,
-};
 
 /// Returns the everything that is computed, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, String, Vec<Option<u64>>) {
@@ -82,7 +78,7 @@ fn kinds() -> Vec<(SdtConfig, ModelKind, Norm)> {
         (
             SdtConfig { full_partition: true, optimizer_state: reset, ..usual },
             ModelKind::Sage,
-            Norm::Batch,
+            Norm::Layer,
         ),
     ]
 }
@@ -148,7 +144,7 @@ fn memory_is_that_of_the_partitions_held_and_less_changes_nothing_but_loads() {
     let two = with(None, None).unwrap();
     let error = with(Some(3000), Some(2000)).unwrap_err().to_string();
     assert!(error.contains("of the 3000 bytes of a worker 1000 are for it"), "{error}");
-    assert!(error.contains("--parts"), "{error}");
+    assert!(error.contains("partitions or more, allow more memory, or leave less"), "{error}");
     // The bytes that the largest takes.
     let least: u64 =
         error.split(" takes ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();

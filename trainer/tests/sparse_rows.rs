@@ -1,15 +1,11 @@
 //! Wide rows that are mostly zeros, which workers load by their non-zero elements.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-mod planted;
-
 use std::sync::Arc;
 
+use crate::planted::{config, counting, ondemand, planted_sparse, run, run_from, sdt};
 use lodestore_client::RowSource;
 use lodestore_graph::NodeId;
 use lodestore_trainer::{TrainConfig, TrainError, TrainReport};
-use planted::{config, counting, ondemand, planted_sparse, run, run_from, sdt};
 
 /// Returns losses, parameters and measurements, as bits.
 fn computed(report: &TrainReport) -> (Vec<u64>, String, Vec<Option<u64>>) {

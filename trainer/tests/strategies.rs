@@ -1,11 +1,6 @@
 //! The strategies against each other, on a graph in memory.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-#[path = "strategies/memory.rs"]
 mod memory;
-mod planted;
-#[path = "strategies/schedules.rs"]
 mod schedules;
 
 use std::{
@@ -17,6 +12,11 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use crate::planted::{
+    N_NODES, Noting, Pinned, ROW_BYTES, bytes_of, complete, config, counting, failing, global, hop,
+    massive, ondemand, planted, rapid, run, run_from, run_in_ranks, run_in_ranks_from, run_telling,
+    run_with, schedule, schedule_of, scheduled,
+};
 use lodestore_client::keep::Keep;
 use lodestore_client::source::VersionTag;
 use lodestore_client::{ClientError, RowSource};
@@ -30,11 +30,6 @@ use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
     ModelKind, Progress, Strategy, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,
     train,
-};
-use planted::{
-    N_NODES, Noting, Pinned, ROW_BYTES, bytes_of, complete, config, counting, failing, global, hop,
-    massive, ondemand, planted, rapid, run, run_from, run_in_ranks, run_in_ranks_from, run_telling,
-    run_with, schedule, schedule_of, scheduled,
 };
 
 /// Returns the losses of every step, as bits.

@@ -4,7 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use lodestore_trainer::collective::{Collective, CollectiveError, Tag, ThreadCollective, Traffic};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Tag;
+use lodestore_comm::threads::ThreadCollective;
+use lodestore_comm::traffic::Traffic;
 
 use super::link::Link;
 use super::{ShapedServer, lock};
@@ -91,7 +95,7 @@ impl Collective for ShapedRank {
 mod tests {
     use std::thread;
 
-    use lodestore_trainer::collective::Payload;
+    use lodestore_comm::tag::Payload;
 
     use super::super::link::LinkSpec;
     use super::*;

@@ -8,14 +8,12 @@ use std::sync::Arc;
 use lodestore_graph::{NodeId, batch::Block};
 
 use crate::{
-    largest::{Largest, Winners},
     linear::Linear,
     matrix::Matrix,
     matrix::dropout::{Activation, Dropout, Mask},
     matrix::sparse::{Rows, SparseRows},
     matrix::spmm::Spmm,
     matrix::workspace::Workspace,
-    options::Aggregation,
     parameter::Parameter,
 };
 
@@ -31,8 +29,8 @@ const ATTENTION_STREAM: u64 = 1 << 32;
 /// transformed rows, so GAT transforms first.
 #[derive(Clone, Debug)]
 pub enum Conv {
-    /// GraphSAGE: weights of own rows above those of aggregated ones.
-    Sage(Linear, Aggregation),
+    /// GraphSAGE: weights of own rows above those of means of neighbours' rows.
+    Sage(Linear),
     /// Graph convolution.
     Gcn(Linear),
     /// Graph attention.
@@ -70,17 +68,9 @@ pub enum Input<'a> {
 #[derive(Debug)]
 pub(crate) enum Convolved {
     /// The aggregated rows, and the mask of the rows before or, of features, after.
-    Aggregated { step: Step, rows: Rows, mask: Option<Mask> },
+    Aggregated { step: Spmm, rows: Rows, mask: Option<Mask> },
     /// The rows that were projected, their mask, and what attention keeps.
     Attended { rows: Rows, attended: Box<Attended>, mask: Option<Mask> },
-}
-
-/// An aggregation over the edges of a block.
-#[derive(Debug)]
-pub(crate) enum Step {
-    Weighted(Spmm),
-    /// The edges by which the last product's elements came.
-    Largest(Largest, Option<Winners>),
 }
 
 /// Elements that a layer drops in one step.
@@ -109,7 +99,7 @@ impl Conv {
     /// Returns all parameters, in a fixed order.
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => {
+            Self::Sage(linear) | Self::Gcn(linear) => {
                 vec![linear.weight().clone(), linear.bias.clone()]
             }
             Self::Gat(gat) => gat.parameters().map(Parameter::clone).to_vec(),
@@ -119,7 +109,7 @@ impl Conv {
     /// Returns the width of the layer's rows.
     pub fn out_width(&self) -> usize {
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => linear.bias.width(),
+            Self::Sage(linear) | Self::Gcn(linear) => linear.bias.width(),
             Self::Gat(gat) => gat.parameters()[3].width(),
         }
     }
@@ -133,10 +123,9 @@ impl Conv {
         workspace: &Workspace,
     ) -> (Matrix, Convolved) {
         match self {
-            Self::Sage(linear, aggregation) => {
-                let step = hop.aggregated(*aggregation);
+            Self::Sage(linear) => {
                 let mask = hop.mask_of(input, dropout);
-                convolve(linear, step, input, mask, workspace)
+                convolve(linear, hop.mean(), input, mask, workspace)
             }
             Self::Gcn(linear) => {
                 let mask = hop.mask_of(input, dropout);
@@ -179,7 +168,7 @@ impl Conv {
     ) -> (Vec<Vec<f32>>, Option<Matrix>) {
         match (self, saved) {
             (
-                Self::Sage(linear, _) | Self::Gcn(linear),
+                Self::Sage(linear) | Self::Gcn(linear),
                 Convolved::Aggregated { step, rows, mask },
             ) => {
                 let gradients = linear.gradients(rows, grad);
@@ -235,79 +224,39 @@ impl Hop<'_> {
     }
 
     /// Returns GraphSAGE's step.
-    pub(crate) fn aggregated(&self, aggregation: Aggregation) -> Step {
-        let block = Arc::clone(self.block);
-        match aggregation {
-            Aggregation::Mean => Step::Weighted(weights::mean(block)),
-            Aggregation::Sum => Step::Weighted(weights::sum(block, self.nodes, self.degree)),
-            Aggregation::Max => Step::Largest(Largest::new(block), None),
-        }
+    pub(crate) fn mean(&self) -> Spmm {
+        weights::mean(Arc::clone(self.block))
     }
 
     /// Returns GCN's step.
-    pub(crate) fn normalised(&self) -> Step {
-        Step::Weighted(weights::normalised(Arc::clone(self.block), self.nodes, self.degree))
+    pub(crate) fn normalised(&self) -> Spmm {
+        weights::normalised(Arc::clone(self.block), self.nodes, self.degree)
     }
 }
 
-impl Step {
-    /// Returns the aggregated rows of `x`, whose rows have `width`.
-    pub(crate) fn product(&mut self, x: &[f32], width: usize, workspace: &Workspace) -> Matrix {
-        match self {
-            Self::Weighted(step) => {
-                Matrix::new(step.product(x, width, workspace), step.out_width(width))
-            }
-            Self::Largest(step, winners) => {
-                let (rows, by) = step.product(x, width, workspace);
-                *winners = Some(by);
-                Matrix::new(rows, 2 * width)
-            }
-        }
-    }
-
-    /// Returns the product of sparse rows, after dropout by `mask` of the result.
-    pub(crate) fn sparse_product(&self, x: &SparseRows, mask: Option<&Mask>) -> SparseRows {
-        match self {
-            Self::Weighted(step) => step.sparse_product(x, mask),
-            Self::Largest(step, _) => step.sparse_product(x, mask),
-        }
-    }
-
-    /// Returns the gradient of the input rows from that of the aggregated rows.
-    pub(crate) fn transposed_product(
-        &self,
-        grad: &[f32],
-        width: usize,
-        workspace: &Workspace,
-    ) -> Vec<f32> {
-        match self {
-            Self::Weighted(step) => step.transposed_product(grad, width, workspace),
-            Self::Largest(step, Some(winners)) => {
-                step.transposed_product(winners, grad, width, workspace)
-            }
-            Self::Largest(_, None) => unreachable!("a product of dense rows was before"),
-        }
-    }
+/// Returns the aggregated rows of `x`, whose rows have `width`.
+pub(crate) fn product(step: &Spmm, x: &[f32], width: usize, workspace: &Workspace) -> Matrix {
+    Matrix::new(step.product(x, width, workspace), step.out_width(width))
 }
 
 /// Aggregates by `step`, then transforms.
 fn convolve(
     linear: &Linear,
-    mut step: Step,
+    step: Spmm,
     input: Input<'_>,
     mask: Option<Mask>,
     workspace: &Workspace,
 ) -> (Matrix, Convolved) {
     let rows = match input {
         Input::Features { x, width } => {
-            let mut rows = step.product(x, width, workspace);
+            let mut rows = product(&step, x, width, workspace);
             mask.iter().for_each(|mask| mask.apply(rows.values_mut()));
             Rows::Dense(rows)
         }
         Input::Sparse(x) => Rows::Sparse(step.sparse_product(x, mask.as_ref())),
         Input::Hidden(hidden) => {
             let active = Activation::Relu.forward(hidden.values(), mask.as_ref(), workspace);
-            let rows = step.product(&active, hidden.width(), workspace);
+            let rows = product(&step, &active, hidden.width(), workspace);
             workspace.give(active);
             Rows::Dense(rows)
         }

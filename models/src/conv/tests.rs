@@ -28,7 +28,7 @@ fn a_node_drops_the_same_in_any_batch() {
         elements.map(|element| element as f32 * 0.01).collect::<Vec<f32>>()
     };
     let layers = [
-        Conv::Sage(Linear::new(2 * width, 4, 1, 0), Aggregation::Mean),
+        Conv::Sage(Linear::new(2 * width, 4, 1, 0)),
         Conv::Gcn(Linear::new(width, 4, 1, 0)),
         Conv::Gat(Gat::new([width, 4], 2, crate::conv::gat::Heads::Concatenated, 1, 0)),
     ];
@@ -79,7 +79,7 @@ fn vector_jacobian_products_agree_with_finite_differences() {
     let hidden = Matrix::new(rows, width);
     let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
-        Conv::Sage(Linear::new(2 * width, out_width, 1, 0), Aggregation::Mean),
+        Conv::Sage(Linear::new(2 * width, out_width, 1, 0)),
         Conv::Gcn(Linear::new(width, out_width, 1, 0)),
         Conv::Gat(Gat::new([width, out_width], 2, averaged, 1, 0)),
     ];
@@ -136,7 +136,7 @@ fn sparse_features_give_what_dense_ones_give() {
     let dense = sparse.to_dense();
     let averaged = crate::conv::gat::Heads::Averaged;
     let layers = [
-        Conv::Sage(Linear::new(2 * width, 4, 1, 0), Aggregation::Mean),
+        Conv::Sage(Linear::new(2 * width, 4, 1, 0)),
         Conv::Gcn(Linear::new(width, 4, 1, 0)),
         Conv::Gat(Gat::new([width, 4], 2, averaged, 1, 0)),
     ];

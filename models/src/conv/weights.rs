@@ -1,4 +1,4 @@
-//! Weights of the edges. GraphSAGE takes means or sums (Hamilton et al. 2017, algorithm 1). GCN
+//! Weights of the edges. GraphSAGE takes means (Hamilton et al. 2017, algorithm 1). GCN
 //! normalises symmetrically (Kipf and Welling 2017, equation 2).
 
 use std::sync::Arc;
@@ -13,25 +13,10 @@ use crate::matrix::spmm::{OwnRows, Spmm};
 /// A destination without neighbours has a mean of zeros.
 #[must_use]
 pub(crate) fn mean(block: Arc<Block>) -> Spmm {
-    weighted(block, |_, n_edges| 1.0 / n_edges as f32)
-}
-
-/// Returns a layer's step: each destination's own row beside the sum of its neighbours' rows. The
-/// sampled rows are scaled to count for all. `degree` returns in-degrees in the whole graph,
-/// `nodes` names at least the block's destinations.
-#[must_use]
-pub(crate) fn sum(block: Arc<Block>, nodes: &[NodeId], degree: &dyn Fn(NodeId) -> u32) -> Spmm {
-    weighted(block, |dst, n_edges| degree(nodes[dst]) as f32 / n_edges as f32)
-}
-
-/// Returns a step with the same weight for all edges of a destination, by its place and their
-/// number.
-fn weighted(block: Arc<Block>, weight: impl Fn(usize, u32) -> f32) -> Spmm {
     let mut weights = Vec::with_capacity(block.sources.len());
-    for (dst, bounds) in block.offsets.windows(2).enumerate() {
+    for bounds in block.offsets.windows(2) {
         let n_edges = bounds[1] - bounds[0];
-        let weight = weight(dst, n_edges);
-        weights.extend((0..n_edges).map(|_| weight));
+        weights.extend((0..n_edges).map(|_| 1.0 / n_edges as f32));
     }
     Spmm::new(block, weights, OwnRows::Beside)
 }
@@ -74,20 +59,6 @@ mod tests {
         let block = Block { n_src: 3, n_dst: 2, offsets: vec![0, 2, 2], sources: vec![1, 2] };
         let out = mean(Arc::new(block)).product(&[1.0, 2.0, 4.0], 1, &Workspace::default());
         assert_eq!(out, [1.0, 3.0, 2.0, 0.0]);
-    }
-
-    #[test]
-    fn sums_neighbours_beside_the_own_row_and_sampled_ones_stand_for_all() {
-        let block = Block { n_src: 3, n_dst: 2, offsets: vec![0, 2, 2], sources: vec![1, 2] };
-        let (block, nodes) = (Arc::new(block), [5, 6, 7].map(NodeId));
-        for (degree, expected) in [(2, 6.0), (8, 24.0)] {
-            let step =
-                sum(Arc::clone(&block), &nodes, &|node| if node.0 == 5 { degree } else { 0 });
-            assert_eq!(
-                step.product(&[1.0, 2.0, 4.0], 1, &Workspace::default()),
-                [1.0, expected, 2.0, 0.0]
-            );
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! are aggregated first. The rows between the halves are those of all nodes.
 
 use crate::{
-    conv::{Conv, Hop, Step},
+    conv::{Conv, Hop, product},
     layer::Layer,
     linear::Linear,
     matrix::Matrix,
@@ -12,12 +12,11 @@ use crate::{
     matrix::sparse::Rows,
     matrix::spmm::add_scaled,
     matrix::workspace::Workspace,
-    options::Aggregation,
 };
 
 impl Layer {
     /// Returns the output for the block's destinations from the messages of its sources, of input
-    /// rows of `width`, normalised by running statistics.
+    /// rows of `width`, normalised as in training.
     pub fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Matrix {
         // A residual layer is as wide as its rows, so that messages are the rows themselves.
         let own = self.is_residual.then(|| messages.rows(hop.block.n_dst as usize).to_vec());
@@ -34,9 +33,7 @@ impl Conv {
     /// Returns the width of a message for input rows of `width`.
     pub fn message_width(&self, width: usize) -> usize {
         match self {
-            // The largest of transformed rows is not the transformed largest.
-            Self::Sage(_, Aggregation::Max) => width,
-            Self::Sage(linear, _) | Self::Gcn(linear) => {
+            Self::Sage(linear) | Self::Gcn(linear) => {
                 width.min(self.n_parts() * linear.bias.width())
             }
             Self::Gat(gat) => gat.projection.weight().width(),
@@ -47,7 +44,7 @@ impl Conv {
     pub fn messages(&self, rows: Rows) -> Matrix {
         let workspace = &Workspace::default();
         match self {
-            Self::Sage(linear, _) | Self::Gcn(linear) => match self.transformed(rows.width()) {
+            Self::Sage(linear) | Self::Gcn(linear) => match self.transformed(rows.width()) {
                 true if self.n_parts() == 2 => {
                     let weight = beside(linear, rows.width());
                     rows.times(weight.view(), workspace)
@@ -63,18 +60,15 @@ impl Conv {
     /// rows of `width`.
     fn combine(&self, hop: Hop<'_>, messages: Matrix, width: usize) -> Matrix {
         let (is_transformed, workspace) = (self.transformed(width), &Workspace::default());
-        let (linear, mut step) = match self {
+        let (linear, step) = match self {
             Self::Gat(gat) => return gat.attend(hop, messages, None).0,
-            Self::Sage(linear, aggregation) => (linear, hop.aggregated(*aggregation)),
+            Self::Sage(linear) => (linear, hop.mean()),
             Self::Gcn(linear) => (linear, hop.normalised()),
         };
-        let step = match &step {
-            Step::Weighted(step) if is_transformed => step,
-            _ => {
-                let rows = Rows::Dense(step.product(messages.values(), width, workspace));
-                return linear.forward(&rows, workspace);
-            }
-        };
+        if !is_transformed {
+            let rows = Rows::Dense(product(&step, messages.values(), width, workspace));
+            return linear.forward(&rows, workspace);
+        }
         let out_width = linear.bias.width();
         let out = match self.n_parts() {
             2 => step.product_of_halves(messages.values(), out_width),
@@ -105,8 +99,8 @@ impl Conv {
     }
 }
 
-/// Returns GraphSAGE's weights of own rows, of `width`, and those of the neighbours' mean beside each
-/// other. In the layer the first are above the second.
+/// Returns GraphSAGE's weights of own rows, of `width`, and those of the neighbours' mean beside
+/// each other. In the layer the first are above the second.
 fn beside(linear: &Linear, width: usize) -> Matrix {
     let out_width = linear.bias.width();
     let own = linear.weight().read_rows(0..width);

@@ -36,15 +36,10 @@ pub struct Saved {
 }
 
 impl Layer {
-    /// Returns all parameters, in a fixed order; running statistics are last.
+    /// Returns all parameters, in a fixed order.
     pub fn parameters(&self) -> Vec<Parameter> {
         let of_norm = self.norm.iter().flat_map(NormLayer::parameters).cloned();
         self.conv.parameters().into_iter().chain(of_norm).collect()
-    }
-
-    /// Returns the number of parameters, the last ones, that are running statistics.
-    pub(crate) fn n_statistics(&self) -> usize {
-        self.norm.as_ref().map_or(0, NormLayer::n_statistics)
     }
 
     /// Returns the output for the block's destinations in a training step, and what the backward
@@ -73,7 +68,7 @@ impl Layer {
 
     /// Returns the vector-Jacobian product, from the gradient of the layer's output. It has the
     /// gradients of the parameters, in their order, and that of the `hidden` rows that the layer
-    /// received. The statistics of the step take the place of gradients of running statistics.
+    /// received.
     pub fn backward(
         &self,
         saved: &Saved,

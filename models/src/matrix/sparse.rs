@@ -130,16 +130,6 @@ impl SparseRows {
         &self.values
     }
 
-    /// Returns the rows followed by those of `others`, of the same width.
-    pub fn followed_by(&self, others: &Self) -> Self {
-        let mut all = self.clone();
-        let end = self.values.len();
-        all.offsets.extend(others.offsets[1..].iter().map(|offset| end + offset));
-        all.columns.extend_from_slice(&others.columns);
-        all.values.extend_from_slice(&others.values);
-        all
-    }
-
     /// Returns the elements by column; none for more elements than 32 bits can number.
     pub fn by_column(&self) -> Option<SparseColumns> {
         u32::try_from(self.values.len().max(self.n_rows())).ok()?;
@@ -351,10 +341,7 @@ pub(crate) mod tests {
 
     #[test]
     fn products_by_sorted_columns_are_those_of_the_rows() {
-        let (rows, others) = (sparse(200, 37), sparse(70, 37));
-        let both = rows.followed_by(&others);
-        assert_eq!(both.n_rows(), 270);
-        assert!((0..70).all(|row| both.row(200 + row).eq(others.row(row))));
+        let rows = sparse(270, 37);
         let (random, workspace) = (CounterRandom::new(1, 1), Workspace::default());
         let values = |n: u64| (0..n).map(|i| random.unit(i) - 0.5).collect::<Vec<f32>>();
         let weight = values(37 * 5);
@@ -362,19 +349,19 @@ pub(crate) mod tests {
         let grad = Matrix::new(values(270 * 5), 5);
         let mask = crate::matrix::dropout::Dropout::new(0.5, 3, 0).unwrap().mask(0..270);
         for (of_epoch, expected) in [
-            (both.values().to_vec(), both.clone()),
-            (both.dropped_values(&mask, &workspace), both.dropped(&mask)),
+            (rows.values().to_vec(), rows.clone()),
+            (rows.dropped_values(&mask, &workspace), rows.dropped(&mask)),
         ] {
-            let product = both.product_of(&of_epoch, weight, &workspace);
+            let product = rows.product_of(&of_epoch, weight, &workspace);
             let of_dropped = expected.times(weight, &workspace);
             assert_eq!(product.values(), of_dropped.values());
-            let (columns, mut sum) = (both.by_column().unwrap(), vec![1.0; 37 * 5]);
+            let (columns, mut sum) = (rows.by_column().unwrap(), vec![1.0; 37 * 5]);
             SparseRows::add_transposed_product(&columns, &of_epoch, &grad, &mut sum);
             for (sum, expected) in sum.iter().zip(expected.transposed_times(&grad)) {
                 assert!((sum - 1.0 - expected).abs() < 1e-5, "{sum} {expected}");
             }
             assert_eq!(
-                both.with_values(&of_epoch).to_dense().values(),
+                rows.with_values(&of_epoch).to_dense().values(),
                 expected.to_dense().values()
             );
         }

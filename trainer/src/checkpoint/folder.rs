@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use super::format::{self, HEADER_BYTES, Header};
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity};
 
-/// A folder that no other run uses while this lives.
+/// A folder that is locked against other runs.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Opens or makes the folder. One with a checkpoint is refused unless the run is to `resume`.
+    /// Opens or makes the folder. Refuses a folder with a checkpoint unless `resume`.
     pub(crate) fn open(dir: &Path, resume: bool) -> Result<Self, CheckpointError> {
         make_durable(dir)?;
         let path = dir.join("lock");
@@ -61,8 +61,7 @@ impl Folder {
         let mut bytes = Vec::new();
         let mut read = |most| (&file).take(most).read_to_end(&mut bytes);
         read(HEADER_BYTES as u64).map_err(io_error(&path, "read"))?;
-        // Nothing is read on the word of a header that its file's size, the model or the run
-        // contradicts.
+        // Lengths in the header are checked against the file's size, the model and the run first.
         let header = Header::decode(&bytes).map_err(in_file)?;
         header.check_length(n_bytes).map_err(in_file)?;
         let place = identity.check_place(header.place(), header.n_losses);
@@ -104,7 +103,7 @@ impl Folder {
     }
 }
 
-/// Makes the folder and those above it, so that none of them goes with the power.
+/// Makes the folder and its parents, and syncs each entry.
 fn make_durable(dir: &Path) -> Result<(), CheckpointError> {
     let parents = parents_of_missing(dir);
     fs::create_dir_all(dir).map_err(io_error(dir, "make folder"))?;

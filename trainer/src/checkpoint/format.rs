@@ -31,6 +31,7 @@ use bytemuck::{Pod, Zeroable, bytes_of, cast_slice, pod_collect_to_vec, pod_read
 use lodestore_models::adam::ReplicaState;
 use lodestore_models::metric::Accuracy;
 
+use super::settings::removed_setting;
 use super::{Checkpoint, CheckpointError, CheckpointFault, Identity, Measured, Place};
 use crate::best_model::BestModel;
 
@@ -237,9 +238,11 @@ pub(super) fn check_identity(
         let (expected, found) = (hex(&identity.graph_uuid), hex(&header.graph_uuid));
         return Err(CheckpointFault::Graph { expected, found });
     }
-    if let Some((expected, found)) =
-        identity.settings.differences(&String::from_utf8_lossy(settings))
-    {
+    let settings = String::from_utf8_lossy(settings);
+    if let Some(setting) = removed_setting(&settings) {
+        return Err(CheckpointFault::Removed { setting });
+    }
+    if let Some((expected, found)) = identity.settings.differences(&settings) {
         return Err(CheckpointFault::Settings { expected, found });
     }
     let (found, expected) = (header.n_elements, identity.n_elements());

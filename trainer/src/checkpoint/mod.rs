@@ -1,5 +1,5 @@
-//! Position of a run, from which a killed run continues exactly: with the same bits of parameters
-//! and losses as if it had never ended, on a processor of the same kind.
+//! Checkpoints. A killed run that is resumed has the same bits of parameters and losses as if it
+//! had never ended, on a processor of the same kind.
 //!
 //! Batches, dropout and initial parameters are functions of seeds. So training needs only the place
 //! in the run, the parameters, and Adam's moments of each replica. The best parameters and the
@@ -44,7 +44,7 @@ pub(crate) struct Measured {
     /// releases.
     #[serde(default)]
     pub(crate) versions: Option<RowVersions>,
-    /// The epochs that are over.
+    /// Finished epochs.
     pub(crate) epochs: Vec<EpochReport>,
     /// Sums over the steps of the present epoch: roots, those of them that the model got right, and
     /// their losses.
@@ -93,7 +93,7 @@ impl Identity {
     }
 }
 
-/// The checkpoints of a run that has them.
+/// Loads and writes the checkpoints of a run.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
     folder: Folder,
@@ -109,8 +109,8 @@ impl Checkpoints {
         Self { folder, identity, every_steps, written: 0, seconds: 0.0 }
     }
 
-    /// Loads the checkpoint to continue from, if there is one. Unless `any_version`, it must have been
-    /// made with rows of `versions`.
+    /// Loads the checkpoint to continue from, if there is one. Unless `any_version`, it must have
+    /// been made with rows of `versions`.
     pub(crate) fn load(
         &self,
         versions: RowVersions,
@@ -127,19 +127,19 @@ impl Checkpoints {
         }
     }
 
-    /// Returns whether one is due within an epoch, after the `n_steps`-th step of the run.
+    /// Returns whether a checkpoint is due within an epoch, after the `n_steps`-th step of the run.
     pub(crate) fn is_due(&self, n_steps: u32) -> bool {
         self.every_steps > 0 && n_steps.is_multiple_of(self.every_steps)
     }
 
-    /// Returns whether one is due within an epoch when the run's number of steps has gone from
-    /// `before` to `now`.
+    /// Returns whether a checkpoint is due within an epoch after the steps of the run from `before`
+    /// to `now`.
     pub(crate) fn is_passed(&self, before: u64, now: u64) -> bool {
         let every = u64::from(self.every_steps);
         every > 0 && before / every < now / every
     }
 
-    /// Writes `checkpoint` in place of the one before; durable on return.
+    /// Replaces the last checkpoint by `checkpoint`; durable on return.
     pub(crate) fn save(&mut self, checkpoint: &Checkpoint<'_>) -> Result<(), TrainError> {
         let start = Instant::now();
         self.folder.save(&format::encode(checkpoint, &self.identity)?)?;

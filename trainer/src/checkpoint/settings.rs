@@ -7,8 +7,7 @@ use crate::options::{LayerOptions, RateSchedule, UpdateOptions};
 
 /// Settings that a run has a line for only where they are not as here: those of older checkpoints
 /// are all so.
-const USUAL: [(&str, &str); 8] = [
-    ("aggregation", "Mean"),
+const USUAL: [(&str, &str); 7] = [
     ("norm", "None"),
     ("residual", "false"),
     ("optimizer", "Adam"),
@@ -18,7 +17,11 @@ const USUAL: [(&str, &str); 8] = [
     ("clip_norm", "None"),
 ];
 
-/// Lines that the settings of every strategy have, with the value where a strategy lacks the setting.
+/// Lines that checkpoints of earlier releases have and no run of this one.
+const REMOVED: [&str; 3] = ["aggregation = Max", "aggregation = Sum", "norm = Batch"];
+
+/// Lines that the settings of every strategy have, with the value where a strategy lacks the
+/// setting.
 const OF_EACH_STRATEGY: [(&str, &str); 3] =
     [("roots", "Owned"), ("migration", "None"), ("merge", "None")];
 
@@ -97,12 +100,12 @@ impl Settings {
     }
 
     fn add_options(&mut self, config: &TrainConfig) {
-        let LayerOptions { aggregation, norm, residual } = config.layer;
+        let LayerOptions { norm, residual } = config.layer;
         let UpdateOptions { optimizer, schedule, warm_up, clip_norm } = config.update;
         // The rate of each step of a cosine depends on where it ends.
         let epochs = (schedule == RateSchedule::Cosine).then_some(config.epochs);
         let found: [&dyn Debug; USUAL.len()] =
-            [&aggregation, &norm, &residual, &optimizer, &schedule, &epochs, &warm_up, &clip_norm];
+            [&norm, &residual, &optimizer, &schedule, &epochs, &warm_up, &clip_norm];
         for ((name, usual), found) in USUAL.into_iter().zip(found) {
             if format!("{found:?}") != usual {
                 self.add(name, found);
@@ -139,6 +142,11 @@ impl Settings {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{name} = {value}");
     }
+}
+
+/// Returns a setting of a checkpoint that this release lacks.
+pub(crate) fn removed_setting(found: &str) -> Option<&'static str> {
+    REMOVED.into_iter().find(|removed| found.lines().any(|line| line == *removed))
 }
 
 /// Returns all lines, those of settings that are as usual included.

@@ -227,6 +227,31 @@ fn a_file_for_a_larger_model_is_refused_by_its_first_bytes() {
     assert!(found.contains("run with hidden = 64, this one has hidden = 3"), "{found}");
 }
 
+#[test]
+fn settings_of_earlier_releases_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path(), true).unwrap();
+    let bytes = encode(&sample());
+    let line = b"normalize = false";
+    let at = bytes.windows(line.len()).position(|window| window == line).unwrap();
+    for (removed, lines) in [
+        ("aggregation = Max", b"aggregation = Max"),
+        ("aggregation = Sum", b"aggregation = Sum"),
+        ("norm = Batch", b"norm = Batch\na= b"),
+    ] {
+        let mut bytes = bytes.clone();
+        bytes[at..at + line.len()].copy_from_slice(lines);
+        let n_hashed = bytes.len() - 32;
+        let digest = blake3::hash(&bytes[..n_hashed]);
+        bytes[n_hashed..].copy_from_slice(digest.as_bytes());
+        fs::write(dir.path().join("checkpoint"), bytes).unwrap();
+        let found = folder.load(&identity()).unwrap_err().to_string();
+        let expected =
+            format!("run with {removed}, which this release lacks; resume with the release");
+        assert!(found.contains(&expected), "{found}");
+    }
+}
+
 /// A file as long as its header says, of more steps than the run can have made: nothing of it is
 /// read.
 #[test]
@@ -311,7 +336,8 @@ fn a_folder_keeps_the_last_checkpoint_and_is_used_by_one_run() {
     assert!(first.is_due(8) && !first.is_due(9));
     drop(first);
     assert!(matches!(Folder::open(&path, false), Err(CheckpointError::Exists { .. })));
-    // No link is followed: one in the place of the lock is refused, one of the partial file replaced.
+    // No link is followed: one in the place of the lock is refused, one of the partial file
+    // replaced.
     let others = path.join("others");
     fs::write(&others, b"others").unwrap();
     fs::remove_file(path.join("lock")).unwrap();

@@ -43,7 +43,7 @@ pub struct TrainConfig {
     pub n_heads: usize,
     /// `gat`: heads of the last layer, at least 1, whose rows are averaged.
     pub n_output_heads: usize,
-    /// Aggregation, normalisation and residuals of layers.
+    /// Normalisation and residuals of layers.
     pub layer: LayerOptions,
     /// Share of the elements of aggregated features, hidden rows and attention coefficients
     /// dropped, in [0, 1).
@@ -70,14 +70,14 @@ pub struct TrainConfig {
     /// Whether accuracy is measured on the test nodes too. With an `evaluate_every` of 0 and no
     /// test nodes to measure, accuracy is not measured at all.
     pub measure_test: bool,
-    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file. The memory
-    /// of [`Metric::RocAuc`] comes on top.
+    /// Most bytes of rows that an evaluation holds in memory; more go to a temporary file. The
+    /// memory of [`Metric::RocAuc`] comes on top.
     pub evaluation_bytes: u64,
     /// Training ends when accuracy on the validation nodes has not risen for this many epochs; 0:
     /// never. Counts with `evaluate_every` of at least 1 only.
     pub patience: u32,
-    /// Whether rows of several versions may meet: a worker's own with those of others in a batch, or
-    /// those of a checkpoint with those after it. Otherwise each is an error.
+    /// Whether rows of several versions may meet: a worker's own with those of others in a batch,
+    /// or those of a checkpoint with those after it. Otherwise each is an error.
     pub mixed_versions: bool,
     /// Where checkpoints go, if there are to be any.
     pub checkpoint: Option<CheckpointConfig>,

@@ -1,4 +1,4 @@
-//! Measures of a model with full neighbourhoods.
+//! Accuracy of a model with full neighbourhoods.
 
 use lodestore_graph::NodeId;
 use lodestore_models::matrix::Matrix;
@@ -11,21 +11,20 @@ use crate::layerwise::{LayerPass, NodeSet, PassOutput, check_finite};
 use crate::options::Metric;
 use crate::process_group::ProcessGroup;
 
-/// The validation and test nodes, and what it takes to compute their logits.
+/// Computes logits of validation and test nodes.
 pub(crate) struct Evaluator<'a> {
     pub(crate) pass: LayerPass<'a>,
     pub(crate) labels: &'a Labels,
-    /// Their metric.
     pub(crate) metric: Metric,
     /// Whether test nodes are measured too.
     pub(crate) measure_test: bool,
 }
 
 impl Evaluator<'_> {
-    /// Returns the metric of `model` as it is now, to the leader of the processes; each of them
-    /// makes the rows of its workers' nodes.
+    /// Returns the metric of `model` in the leader. Each process computes the logits of its
+    /// workers' nodes.
     ///
-    /// Fails where a logit is not finite.
+    /// Fails if a logit is not finite.
     pub(crate) fn accuracy(
         &self,
         model: &Model,

@@ -3,11 +3,11 @@ use lodestore_models::loss::Loss;
 use lodestore_models::metric::Accuracy;
 
 use super::*;
-use crate::collective::ThreadCollective;
 use crate::config::TrainConfig;
 use crate::layerwise::PassLimits;
 use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
 use crate::options::ModelKind;
+use lodestore_comm::threads::ThreadCollective;
 
 #[test]
 fn accuracy_is_that_of_whole_neighbourhoods() {

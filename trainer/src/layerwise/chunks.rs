@@ -1,4 +1,4 @@
-//! Chunks of a pass: nodes whose rows are made together, and the block of their neighbours.
+//! Chunks of a pass: nodes that are computed together, and the block of their neighbours.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::NodeSet;
 pub(super) struct Chunk {
     pub(super) first: NodeId,
     pub(super) n_nodes: usize,
-    /// The number of the first in the set.
+    /// Number of the first node in the set.
     pub(super) number: usize,
     /// The worker that owns the partition.
     pub(super) worker: u32,
@@ -37,13 +37,13 @@ impl Owners<'_> {
 }
 
 impl Chunk {
-    /// Returns its nodes, which are members of `nodes`.
+    /// Returns the chunk's nodes out of `nodes`.
     pub(super) fn nodes(&self, nodes: &NodeSet) -> Vec<NodeId> {
         nodes.iter_from(self.first).take(self.n_nodes).collect()
     }
 
-    /// Splits `nodes` into chunks of `limit` bytes and of one partition; one node is a chunk
-    /// however many bytes it takes. The chunks are the same in all processes, whichever makes one.
+    /// Splits `nodes` into chunks of at most `limit` bytes, or of one node, each of one partition.
+    /// All processes get the same chunks.
     pub(super) fn split(
         nodes: &NodeSet,
         owners: Owners<'_>,

@@ -1,12 +1,12 @@
-//! A model over many nodes with all their neighbours, one layer after the other.
+//! Layer-wise inference: a model over many nodes with all their neighbours.
 //!
-//! Each layer passes once over the nodes whose output is wanted, in bounded chunks. Its rows are
-//! stored, in memory within a budget, else in a temporary file. So memory does not grow with the
-//! edges of the neighbourhoods of several hops.
+//! Each layer passes once over the nodes whose output the next layer reads, in bounded chunks. The
+//! rows of a layer are stored in memory within a budget, else in a temporary file. So memory does
+//! not grow with neighbourhoods of several hops.
 //!
-//! Chunks do not depend on which process computes them. Those of a worker's partitions are computed
-//! by its process, some concurrently. Their rows are passed to all processes, each of which stores
-//! those that it reads in the next layer. So all bits are the same for any number of workers,
+//! A chunk does not depend on the process that computes it. A process computes the chunks of its
+//! workers' partitions, some concurrently, and sends the rows to all processes. Each process stores
+//! the rows that it reads in the next layer. So all bits are the same for any number of workers,
 //! processes and threads.
 
 mod chunks;
@@ -37,25 +37,25 @@ use rows::Budget;
 pub(crate) use rows::RowStore;
 pub(crate) use work::{PassPlace, WorkFolder, remove};
 
-/// Bytes that a source of a chunk takes beside its row: its node twice, its edge, place and weight.
+/// Bytes of a chunk's source besides its row: its node twice, its edge, place and weight.
 const SOURCE_BYTES: u64 = 28;
-/// Chunks that are in memory together, in all processes of a run, if these are no more.
+/// Chunks in memory at once, in all processes of a run together; at least one per process.
 const CHUNKS_TOGETHER: u64 = 8;
-/// Most bytes of a chunk: rows of all that are made together fit in one message.
+/// Most bytes of a chunk, so that the rows of a round fit in one message.
 const MAX_CHUNK_BYTES: u64 = 1 << 26;
 
 /// Memory of a pass in one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassLimits {
-    /// Bytes of rows of a chunk: those read, aggregated and made. One node with all its neighbours
-    /// is a chunk however many they are.
+    /// Bytes of a chunk's rows: read, aggregated and computed. A chunk has at least one node, with
+    /// all its neighbours.
     pub(crate) chunk_bytes: u64,
-    /// Bytes of layers' rows that are kept in memory; others go to a file.
+    /// Bytes of stored rows in memory; further rows go to a file.
     pub(crate) stored_bytes: u64,
 }
 
 impl PassLimits {
-    /// Splits `n_bytes`: a quarter is for the chunks that are in memory together.
+    /// Splits `n_bytes`: a quarter is for chunks, the rest for stored rows.
     pub(crate) fn within(n_bytes: u64) -> Self {
         let chunk_bytes = (n_bytes / 4 / CHUNKS_TOGETHER).min(MAX_CHUNK_BYTES);
         Self { chunk_bytes, stored_bytes: n_bytes - CHUNKS_TOGETHER * chunk_bytes }
@@ -74,35 +74,35 @@ pub(crate) struct LayerPass<'a> {
     pub(crate) limits: PassLimits,
 }
 
-/// Takes the rows that a pass makes, and may change them: nodes of a chunk in rising order, chunk
-/// after chunk, and their rows. Chunks come in rising order too where there is one process.
+/// Receives the nodes of a chunk in ascending order with their rows, which it may change. With one
+/// process the chunks are in ascending order too.
 pub(crate) type RowSink<'s> = dyn FnMut(&[NodeId], &mut Matrix) -> Result<(), TrainError> + 's;
 
 /// Receivers of a pass's reports.
 pub(crate) struct PassOutput<'s> {
-    /// Takes the last layer's rows, before any activation; in the leader alone.
+    /// Receives the rows of the last layer, before any activation, in the leader only.
     pub(crate) sink: &'s mut RowSink<'s>,
-    /// Receives nodes done, and how many there are, summed over layers.
+    /// Receives the number of nodes done and of all nodes, summed over layers.
     pub(crate) progress: &'s mut dyn FnMut(u64, u64),
-    /// Where rows stay, so that a pass that ends early continues: of one process alone.
+    /// Folder of the rows of a pass that can be resumed. Needs a single process.
     pub(crate) work: Option<&'s mut WorkFolder>,
 }
 
-/// Layers of a pass, and the nodes of each stage. Stage 0 makes the messages of features, and stage
+/// Layers of a pass, and the nodes of each stage. Stage 0 computes the messages of features, stage
 /// n the rows of layer n - 1.
 struct Stages<'a> {
     layers: &'a [Layer],
     sets: Vec<NodeSet>,
-    /// The nodes of each stage, but for the last, whose rows this process reads in the next one.
-    /// None for a process alone, which reads all.
+    /// For each stage but the last, the nodes whose rows this process reads in the next stage. None
+    /// for a single process, which reads all.
     read_here: Option<Vec<NodeSet>>,
-    /// Widths of the rows that each layer reads, and of the last one's.
+    /// Widths of the rows that each layer reads, then of the last layer's output.
     widths: Vec<usize>,
     n_ranks: u32,
 }
 
 impl Stages<'_> {
-    /// Returns the width of the rows that a stage leaves: messages, but for the last.
+    /// Returns the width of a stage's output: messages, except for the last stage.
     fn width_after(&self, stage: usize) -> usize {
         let width = self.widths[stage];
         self.layers.get(stage).map_or(width, |layer| layer.conv.message_width(width))
@@ -119,21 +119,21 @@ impl Stages<'_> {
     }
 }
 
-/// A pass as it goes.
+/// State of a running pass.
 struct Running<'p, 's> {
     pass: &'p LayerPass<'p>,
     stages: Stages<'p>,
     output: PassOutput<'s>,
     pool: ThreadPool,
     budget: Budget,
-    /// Nodes done, and how many there are, summed over stages.
+    /// Nodes done, summed over stages.
     done: u64,
     total: u64,
 }
 
 impl LayerPass<'_> {
-    /// Runs `layers` for the nodes in `wanted`. Returns the last layer's rows, as the sink has left
-    /// them, if there is a folder.
+    /// Runs `layers` for the nodes in `wanted`. With a folder, returns the rows of the last layer
+    /// after the sink changed them.
     pub(crate) fn run(
         &self,
         layers: &[Layer],
@@ -157,7 +157,7 @@ impl LayerPass<'_> {
         running.run(group)
     }
 
-    /// Returns the nodes whose rows are needed: those of the features first, `wanted` last.
+    /// Returns the nodes whose rows each layer needs: features first, `wanted` last.
     fn sets(&self, n_layers: usize, wanted: NodeSet) -> Vec<NodeSet> {
         let mut sets = vec![wanted];
         for layer in 0..n_layers {
@@ -178,8 +178,8 @@ impl LayerPass<'_> {
         sets[1..].iter().map(of_next).collect()
     }
 
-    /// Makes the rows of chunks of a stage concurrently: of features, or of the messages of the
-    /// stage before.
+    /// Computes the rows of a stage's chunks concurrently, from features or from the messages of
+    /// the previous stage.
     fn make(
         &self,
         stages: &Stages<'_>,
@@ -197,7 +197,7 @@ impl LayerPass<'_> {
         chunks.par_iter().with_max_len(1).map(make).collect()
     }
 
-    /// Returns the chunks of a stage, bounded by the rows that are read, aggregated and made.
+    /// Returns the chunks of a stage, bounded by the rows read, aggregated and computed.
     fn chunks(&self, stages: &Stages<'_>, stage: usize) -> Vec<Chunk> {
         let (nodes, limit) = (&stages.sets[stage], self.limits.chunk_bytes);
         let Some(layer) = stage.checked_sub(1) else {
@@ -214,7 +214,7 @@ impl LayerPass<'_> {
         })
     }
 
-    /// Reads the features of `nodes`, and returns the messages that `layer` makes of them.
+    /// Reads the features of `nodes`, and returns their messages for `layer`.
     fn messages_of(
         &self,
         layer: &Layer,
@@ -237,8 +237,8 @@ impl LayerPass<'_> {
         Ok(layer.conv.messages(rows))
     }
 
-    /// Returns the rows of `chunk` that layer `at` makes of the messages of its nodes' neighbours.
-    /// They are messages of the next layer, if there is one.
+    /// Returns the output of layer `at` for `chunk`, from the messages of its nodes' neighbours. If
+    /// there is a next layer, the result is its messages.
     fn rows_of(
         &self,
         stages: &Stages<'_>,
@@ -268,7 +268,7 @@ impl LayerPass<'_> {
 }
 
 impl Running<'_, '_> {
-    /// Makes the rows of all stages that the folder, if there is one, does not have.
+    /// Computes all stages; with a folder, those that it lacks.
     fn run(mut self, group: &mut ProcessGroup<'_>) -> Result<Option<RowStore>, TrainError> {
         let work = self.output.work.as_deref();
         let place = work.map_or_else(PassPlace::default, |work| work.place);
@@ -293,8 +293,8 @@ impl Running<'_, '_> {
         Ok(messages)
     }
 
-    /// Makes the rows of the chunks of a stage but for the first `n_before`, which are on disk.
-    /// Returns the rows if they are kept.
+    /// Computes the chunks of a stage except the first `n_before`, which are on disk. Returns the
+    /// rows if they are stored.
     fn run_stage(
         &mut self,
         stage: usize,
@@ -353,15 +353,15 @@ impl Running<'_, '_> {
         let nodes = chunk.nodes(of_stage);
         let is_here = |node: &NodeId| here.contains(*node);
         let Some(&first) = nodes.iter().find(|node| is_here(node)) else { return Ok(()) };
-        // Members of both sets rise, so that those of a chunk have consecutive numbers.
+        // Both sets ascend, so the nodes of a chunk have consecutive numbers.
         let all = nodes.iter().zip(rows.values().chunks_exact(rows.width()));
         let kept: Vec<f32> =
             all.filter(|(node, _)| is_here(node)).flat_map(|(_, row)| row).copied().collect();
         stored.write(here.index(first) as usize, &kept)
     }
 
-    /// Opens the rows of a stage, with the first `n_rows` that the folder has. None if they go to
-    /// the sink alone.
+    /// Opens the row store of a stage, with the first `n_rows` from the folder. None if only the
+    /// sink receives the rows.
     fn open_rows(&self, stage: usize, n_rows: usize) -> Result<Option<RowStore>, TrainError> {
         let width = self.stages.width_after(stage);
         let work = self.output.work.as_deref();
@@ -391,7 +391,7 @@ impl Running<'_, '_> {
     }
 }
 
-/// Returns the chunks that processes make concurrently: for each round those of each rank.
+/// Returns rounds of chunks that processes compute concurrently, by rank.
 fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>>> {
     let together = (CHUNKS_TOGETHER / u64::from(n_ranks)).max(1) as usize;
     let of_rank = |rank| chunks.iter().filter(move |chunk| chunk.worker % n_ranks == rank).cloned();
@@ -406,8 +406,8 @@ fn rounds(chunks: &[Chunk], n_ranks: u32) -> impl Iterator<Item = Vec<Vec<Chunk>
     })
 }
 
-/// Passes the rows `made` here of a round, of `width`, on to others, and returns the chunks of
-/// which there are rows here then.
+/// Sends the rows of a round that this process computed, of `width`, to the others. Returns the
+/// chunks whose rows this process has afterwards.
 fn share<'r>(
     group: &mut ProcessGroup<'_>,
     round: &'r [Vec<Chunk>],
@@ -437,7 +437,7 @@ fn share<'r>(
     Ok(shared)
 }
 
-/// Fails where a row of `out` is not finite, and names its node.
+/// Fails if a row of `out` is not finite, and names its node.
 pub(crate) fn check_finite(nodes: &[NodeId], out: &Matrix) -> Result<(), TrainError> {
     let is_finite = |row: &[f32]| row.iter().all(|value| value.is_finite());
     let mut rows = nodes.iter().zip(out.values().chunks_exact(out.width()));

@@ -8,7 +8,7 @@ use lodestore_graph::{NodeId, topology::Topology};
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSet {
     words: Vec<u64>,
-    /// Members in all words before.
+    /// Number of members in all earlier words.
     before: Vec<u32>,
 }
 
@@ -69,14 +69,13 @@ impl NodeSet {
         self.words[at..].iter().copied().zip((64 * at as u32..).step_by(64)).flat_map(members)
     }
 
-    /// Returns the number of `node`, which is a member.
+    /// Returns the number of the member `node`.
     pub(crate) fn index(&self, node: NodeId) -> u32 {
         let (word, bit) = (node.index() / 64, node.index() % 64);
         debug_assert!(self.contains(node), "{node} is no member");
         self.before[word] + (self.words[word] & ((1 << bit) - 1)).count_ones()
     }
 
-    /// Returns the bytes that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         (size_of_val(&self.words[..]) + size_of_val(&self.before[..])) as u64
     }

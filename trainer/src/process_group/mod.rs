@@ -1,8 +1,4 @@
-//! The processes of a run: which workers each has, and the messages of a step.
-//!
-//! Each exchange begins with a status. A process that has failed sends its error in place of the
-//! expected message, and the leader sends that it has ended the run. Both reach all processes at
-//! the same point.
+//! The processes of a run: their workers, and the messages of a step.
 
 mod partitions;
 
@@ -12,55 +8,50 @@ use lodestore_client::load_stats::LoadStats;
 use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::collective::{Collective, CollectiveError, Payload, Term, Traffic};
 use crate::error::TrainError;
 use crate::sources::RowVersions;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
+use lodestore_comm::collective::{Collective, Term};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::Group;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::traffic::Traffic;
 
-/// The run continues.
-const CONTINUE: u8 = 0;
-/// The leader has ended the run; nothing follows.
-const ENDED: u8 = 1;
-/// The process has failed; why follows.
-const FAILED: u8 = 2;
-
-/// Most elements of a list of a replica's state that one message carries: 1 GiB.
+/// Most elements of a replica's state in one message: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;
 
-/// Processes that get the rows of a hidden or last layer.
+/// Receivers of the rows of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowsTo {
     All,
     Leader,
 }
 
-/// The processes of a run, as one of them sees them. Worker w belongs to rank w mod ranks.
+/// One process of a run and its workers. Worker w belongs to rank w mod ranks.
 pub(crate) struct ProcessGroup<'c> {
-    collective: &'c mut dyn Collective,
+    group: Group<'c>,
     /// Elements of each parameter.
     lengths: Vec<usize>,
-    /// Whether all know that the run is over or has failed: no process communicates any more.
-    is_over: bool,
-    /// Most elements of a list that a broadcast carries.
+    /// Most elements of a list in one message.
     piece_elements: usize,
 }
 
 /// Message of each process at the start of a run.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Opening {
-    /// Digest of everything that must be the same in all processes.
+    /// Digest of everything that must be equal in all processes.
     pub(crate) digest: [u32; 8],
     /// The versions of its rows.
     pub(crate) versions: RowVersions,
-    /// The pulls that filled the sources of its workers.
+    /// Pulls that filled the sources of its workers.
     pub(crate) filled: LoadStats,
-    /// From the leader: where the run continues, and after how many updates of each replica. The
-    /// states follow.
+    /// From the leader of a resumed run: its place, and the updates of each replica. The states
+    /// follow in messages of their own.
     pub(crate) resumed: Option<(Place, Vec<u32>)>,
 }
 
-/// The place where a run continues, and the state of each of its replicas there.
+/// Place of a resumed run, and the state of each replica.
 pub(crate) type Resumed = Option<(Place, Vec<ReplicaState>)>;
 
 /// The figures of a process after a step.
@@ -72,7 +63,7 @@ struct StepMessage {
 }
 
 impl StepMessage {
-    /// Returns whether it has the figures of `workers`, and outcomes of none but them.
+    /// Returns whether the message has the figures of `workers`, and outcomes of no others.
     fn is_of(&self, workers: impl Iterator<Item = u32>) -> bool {
         let workers: Vec<u32> = workers.collect();
         let is_own = |(worker, _): &(u32, StepOutcome)| workers.contains(worker);
@@ -82,32 +73,31 @@ impl StepMessage {
 
 impl<'c> ProcessGroup<'c> {
     pub(crate) fn new(collective: &'c mut dyn Collective) -> Self {
-        Self { collective, lengths: Vec::new(), is_over: false, piece_elements: PIECE_ELEMENTS }
+        let group = Group::new(collective);
+        Self { group, lengths: Vec::new(), piece_elements: PIECE_ELEMENTS }
     }
 
-    /// Returns whether this process leads.
     pub(crate) fn leads(&self) -> bool {
-        self.collective.rank() == 0
+        self.group.leads()
     }
 
-    /// Returns the number of processes.
     pub(crate) fn n_ranks(&self) -> u32 {
-        self.collective.n_ranks()
+        self.group.n_ranks()
     }
 
     /// Returns the number of processes that share this machine's cores.
     pub(crate) fn n_local(&self) -> u32 {
-        self.collective.n_local()
+        self.group.n_local()
     }
 
-    /// Returns those of `workers` workers that belong to this process.
+    /// Returns this process's workers out of `workers`.
     pub(crate) fn local_workers(&self, workers: u32) -> impl Iterator<Item = u32> + use<> {
-        workers_of(self.collective.rank(), self.collective.n_ranks(), workers)
+        workers_of(self.rank(), self.n_ranks(), workers)
     }
 
-    /// Begins the run: checks that all processes run the same, sums the pulls that filled their
-    /// sources, and returns to all where the leader continues. `lengths` are the elements of each
-    /// parameter.
+    /// Begins the run: checks that all processes have the same run, and sums the pulls that filled
+    /// their sources. Returns the sum and, of a resumed run, the leader's place and states.
+    /// `lengths` are the elements of each parameter.
     pub(crate) fn open(
         &mut self,
         lengths: Vec<usize>,
@@ -121,7 +111,7 @@ impl<'c> ProcessGroup<'c> {
         let resumed = resumed.filter(|_| self.leads());
         let n_steps = |states: &[ReplicaState]| states.iter().map(|state| state.n_steps).collect();
         opening.resumed = resumed.as_ref().map(|(place, states)| (*place, n_steps(states)));
-        let mut all = self.exchange(&opening)?;
+        let mut all = self.group.exchange(&opening)?;
         let (mut filled, expected) = (LoadStats::default(), all[0].versions);
         for (message, rank) in all.iter().zip(0..) {
             if message.digest != opening.digest {
@@ -146,13 +136,14 @@ impl<'c> ProcessGroup<'c> {
             Some((_, states)) => states,
             None => n_steps.iter().map(empty).collect(),
         };
-        let shared = states.iter_mut().try_for_each(|state| self.share(state));
-        shared.inspect_err(|_| self.is_over = true)?;
+        for state in &mut states {
+            self.share(state)?;
+        }
         Ok((filled, Some((place, states))))
     }
 
     /// Returns the step of all workers, from the outcomes and gradients of this process's workers
-    /// that had a batch. `stats` receives the figures of all.
+    /// that had a batch. Fills `stats` with the figures of all workers.
     pub(crate) fn step(
         &mut self,
         mut outcomes: Vec<(u32, StepOutcome)>,
@@ -163,13 +154,13 @@ impl<'c> ProcessGroup<'c> {
         if n_ranks > 1 {
             let own = self.local_workers(n_workers).map(|worker| stats[worker as usize]);
             let message = StepMessage { stats: own.collect(), outcomes };
-            let all = self.exchange(&message)?;
+            let all = self.group.exchange(&message)?;
             outcomes = Vec::new();
             for (message, rank) in all.into_iter().zip(0..) {
                 let of_rank = workers_of(rank, n_ranks, n_workers);
                 if !message.is_of(of_rank) {
                     let error = CollectiveError::out_of_step(rank, "its own workers", "others");
-                    return Err(self.raise(error));
+                    return Err(self.group.raise(error).into());
                 }
                 for (worker, of_worker) in workers_of(rank, n_ranks, n_workers).zip(message.stats) {
                     stats[worker as usize] = of_worker;
@@ -188,18 +179,17 @@ impl<'c> ProcessGroup<'c> {
             Term { order, values }
         };
         let terms = gradients.into_iter().map(term).collect();
-        let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
-        let sum = sum.inspect_err(|_| self.is_over = true)?;
+        let sum = self.group.reduce_ordered(Payload::Gradients, terms, len)?;
         step.gradients = self.lists(sum);
         step.average_seconds = start.elapsed().as_secs_f64();
         Ok(step)
     }
 
-    /// Moves models with their gradients `by` workers on, of `n_workers`; `parameters` are those of
-    /// this iteration. Returns the models that are at workers of this process then, in their order.
+    /// Moves models with their gradients `by` workers ahead, out of `n_workers`. Returns the models
+    /// at this process's workers afterwards, by worker.
     ///
-    /// Parameters are equal within an iteration, so that those that arrive are compared, not taken
-    /// over.
+    /// All models have the same `parameters` within an iteration. So received parameters are only
+    /// compared with them.
     pub(crate) fn migrate(
         &mut self,
         models: Vec<MovingModel>,
@@ -215,7 +205,7 @@ impl<'c> ProcessGroup<'c> {
             models.sort_by_key(|model| model.worker);
             return Ok(models);
         }
-        self.exchange_status(CONTINUE, &[])?;
+        self.group.check_status()?;
         let to_rank = |rank| models.iter().filter(move |it| target(it.worker) % n_ranks == rank);
         let gradients: Vec<Vec<u8>> = (0..n_ranks)
             .map(|rank| {
@@ -229,8 +219,8 @@ impl<'c> ProcessGroup<'c> {
         let mut exchange = |payload, outgoing: &[Vec<u8>]| {
             let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
             let mut incoming = Vec::new();
-            let moved = self.collective.all_to_all(payload, row_bytes, &outgoing, &mut incoming);
-            moved.inspect_err(|_| self.is_over = true).map(|()| incoming)
+            let moved = self.group.all_to_all(payload, row_bytes, &outgoing, &mut incoming);
+            moved.map(|()| incoming)
         };
         let arrived = exchange(Payload::Parameters, &travelling)?;
         let gradients = exchange(Payload::Gradients, &gradients)?;
@@ -243,7 +233,8 @@ impl<'c> ProcessGroup<'c> {
             let are_same = parameters_of.chunks_exact(row_bytes.max(1)).all(|of| of == own);
             if parameters_of.len() != expected || sums.len() != expected || !are_same {
                 let (expected, found) = ("the models of this step", "models of another step");
-                return Err(self.raise(CollectiveError::out_of_step(rank, expected, found)));
+                let error = CollectiveError::out_of_step(rank, expected, found);
+                return Err(self.group.raise(error).into());
             }
             let sums = sums.chunks_exact(row_bytes.max(1));
             models.extend(here.into_iter().zip(sums).map(|(worker, sum)| {
@@ -260,18 +251,18 @@ impl<'c> ProcessGroup<'c> {
         &mut self,
         message: &M,
     ) -> Result<M, TrainError> {
-        Ok(self.exchange(message)?.swap_remove(0))
+        Ok(self.group.exchange_with_leader(message)?)
     }
 
-    /// Returns rows of layers by the rank that has made them: those of `lengths` bytes where they
-    /// are passed to this process, else none.
+    /// Sends `rows` to the receivers. Returns the rows of each rank, of `lengths` bytes, if this
+    /// process is a receiver, else empty messages.
     pub(crate) fn share_rows(
         &mut self,
         rows: &[u8],
         lengths: &[usize],
         to: RowsTo,
     ) -> Result<Vec<Vec<u8>>, TrainError> {
-        self.exchange_status(CONTINUE, &[])?;
+        self.group.check_status()?;
         let is_for = |rank: u32| to == RowsTo::All || rank == 0;
         let to_rank = |rank| if is_for(rank) { rows } else { &[] };
         let outgoing: Vec<&[u8]> = (0..self.n_ranks()).map(to_rank).collect();
@@ -281,7 +272,7 @@ impl<'c> ProcessGroup<'c> {
         Ok(incoming)
     }
 
-    /// Sends rows of layers to each rank, and fills `incoming` with as many bytes as are `expected`
+    /// Sends rows of layers to each rank, and fills `incoming` with the `expected` number of bytes
     /// from each.
     fn move_rows(
         &mut self,
@@ -290,93 +281,43 @@ impl<'c> ProcessGroup<'c> {
         incoming: &mut Vec<Vec<u8>>,
         expected: &[usize],
     ) -> Result<(), TrainError> {
-        let moved = self.collective.all_to_all(Payload::Embeddings, row_bytes, outgoing, incoming);
-        moved.inspect_err(|_| self.is_over = true)?;
+        self.group.all_to_all(Payload::Embeddings, row_bytes, outgoing, incoming)?;
         for (rank, (bytes, &n_bytes)) in (0..).zip(incoming.iter().zip(expected)) {
-            let expected = CollectiveError::expect_bytes(rank, bytes, n_bytes);
-            expected.map_err(|error| self.raise(error))?;
+            self.group.expect_bytes(rank, bytes, n_bytes)?;
         }
         Ok(())
     }
 
-    /// Ends a run that has gone well: the leader says so, the others wait for that. Returns the
-    /// bytes that all processes have sent.
+    /// Ends a run without errors: the leader announces the end, the others wait for it. Returns the
+    /// bytes that all processes sent.
     pub(crate) fn end(&mut self) -> Result<Traffic, TrainError> {
-        let status = if self.leads() { ENDED } else { CONTINUE };
-        if self.n_ranks() > 1 && !self.is_over {
-            match self.exchange_status(status, &[]) {
-                Err(TrainError::Ended) => {}
-                Err(error) => return Err(error),
-                Ok(_) => {
-                    let error = CollectiveError::out_of_step(0, "the end of the run", "a step");
-                    return Err(self.raise(error));
-                }
-            }
-        }
-        let mut sums = *self.collective.traffic();
-        self.collective.all_reduce(bytemuck::cast_mut::<_, [u64; 5]>(&mut sums))?;
-        Ok(sums)
+        Ok(self.group.end()?)
     }
 
-    /// Passes on to all that this process has failed, unless they know.
+    /// Reports an error of this process to the others, unless all find it themselves.
     pub(crate) fn fail(&mut self, error: &TrainError) {
-        if self.n_ranks() > 1 && !self.is_over && !error.is_common() {
-            let _ = give_up(self.collective, &error.to_string());
+        if !error.is_common() {
+            self.group.fail(&error.to_string());
         }
     }
 
-    /// Returns the messages of all processes. Fails with [`TrainError::Ended`] if the leader has
-    /// ended the run, as all do here that wait for others.
+    /// Returns the messages of all processes, by rank. Fails with [`TrainError::Ended`] if the
+    /// leader ended the run.
     pub(crate) fn exchange<M: Serialize + DeserializeOwned>(
         &mut self,
         message: &M,
     ) -> Result<Vec<M>, TrainError> {
-        let bytes = serde_json::to_vec(message);
-        let bytes = bytes.map_err(|error| self.raise(malformed(self.rank(), &error)))?;
-        let all = self.exchange_status(CONTINUE, &bytes)?;
-        let decode = |(bytes, rank): (Vec<u8>, u32)| {
-            serde_json::from_slice(bytes.get(1..).unwrap_or_default())
-                .map_err(|error| malformed(rank, &error))
-        };
-        let messages = all.into_iter().zip(0..).map(decode).collect::<Result<_, _>>();
-        messages.map_err(|error| self.raise(error))
+        Ok(self.group.exchange(message)?)
     }
 
-    /// Returns `error`, which this process has found beside a transfer; the others may not have.
-    fn raise(&mut self, error: CollectiveError) -> TrainError {
-        self.is_over = true;
-        self.collective.raise(error).into()
-    }
-
-    /// Returns the bytes of all processes behind their status.
-    fn exchange_status(&mut self, status: u8, message: &[u8]) -> Result<Vec<Vec<u8>>, TrainError> {
-        let mut all = Vec::new();
-        let mine = [&[status], message].concat();
-        let gathered = self.collective.all_gather(Payload::Control, &mine, &mut all);
-        gathered.inspect_err(|_| self.is_over = true)?;
-        for (bytes, rank) in all.iter().zip(0..) {
-            if let [FAILED, why @ ..] = &bytes[..] {
-                self.is_over = true;
-                let message = String::from_utf8_lossy(why).into_owned();
-                return Err(TrainError::Peer { rank, message });
-            }
-        }
-        if all[0].first() == Some(&ENDED) {
-            self.is_over = true;
-            return Err(TrainError::Ended);
-        }
-        Ok(all)
-    }
-
-    /// Returns the rank of this process.
     pub(crate) fn rank(&self) -> u32 {
-        self.collective.rank()
+        self.group.rank()
     }
 
     /// Returns a flat list for each parameter.
     fn lists(&self, mut values: Vec<f32>) -> Vec<Vec<f32>> {
         let mut end = self.lengths.iter().sum::<usize>();
-        // From the end, so that the first list stays where it is.
+        // From the end, so that the first list is not copied.
         let split = |&n: &usize| {
             end -= n;
             if end == 0 { std::mem::take(&mut values) } else { values.split_off(end) }
@@ -386,35 +327,17 @@ impl<'c> ProcessGroup<'c> {
         lists
     }
 
-    /// Replaces the lists of `state` by those of the leader, in pieces that a message can carry.
+    /// Replaces the lists of `state` by those of the leader, in pieces of one message each.
     fn share(&mut self, state: &mut ReplicaState) -> Result<(), CollectiveError> {
-        let (leads, mut bytes) = (self.leads(), Vec::new());
         let ReplicaState { values, means, variances, .. } = state;
         let lists = [values, means, variances].into_iter().flatten();
+        let mut buffer = Vec::new();
         for piece in lists.flat_map(|list| list.chunks_mut(self.piece_elements)) {
-            let piece: &mut [u8] = bytemuck::cast_slice_mut(piece);
-            bytes.clear();
-            if leads {
-                bytes.extend_from_slice(piece);
-            }
-            self.collective.broadcast(Payload::Parameters, 0, &mut bytes)?;
-            let expected = CollectiveError::expect_bytes(0, &bytes, piece.len());
-            expected.map_err(|error| self.collective.raise(error))?;
-            piece.copy_from_slice(&bytes);
+            let piece = bytemuck::cast_slice_mut(piece);
+            self.group.broadcast_from_leader(Payload::Parameters, piece, &mut buffer)?;
         }
         Ok(())
     }
-}
-
-/// Passes on to the other processes of a run that this one has failed before it could train, in the
-/// place of [`crate::train::train_together`]. All then end with this message.
-pub fn give_up(collective: &mut dyn Collective, message: &str) -> Result<(), CollectiveError> {
-    let bytes = [&[FAILED], message.as_bytes()].concat();
-    collective.all_gather(Payload::Control, &bytes, &mut Vec::new())
-}
-
-fn malformed(rank: u32, error: &serde_json::Error) -> CollectiveError {
-    CollectiveError::out_of_step(rank, "a message of this step", error.to_string())
 }
 
 /// Returns the workers of `rank`.

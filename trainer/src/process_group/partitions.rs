@@ -1,15 +1,17 @@
-//! Rows, gradients and local models of partitions.
+//! Messages of `full` and `sdt`: rows, gradients and local models of partitions.
 
 use lodestore_models::adam::ReplicaState;
 
 use super::ProcessGroup;
-use crate::collective::{CollectiveError, Payload, Term};
 use crate::error::TrainError;
 use crate::strategy::full::{Messages, PartFigures};
+use lodestore_comm::collective::Term;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Payload;
 
 impl ProcessGroup<'_> {
-    /// Sends the outgoing messages of rows of `row_bytes`, one to each rank, and fills the incoming
-    /// ones, of `expected` bytes.
+    /// Sends an outgoing message of rows of `row_bytes` to each rank, and fills the incoming
+    /// messages, of `expected` bytes.
     pub(crate) fn exchange_rows(
         &mut self,
         row_bytes: usize,
@@ -22,12 +24,12 @@ impl ProcessGroup<'_> {
             std::mem::swap(outgoing, incoming);
             return Ok(());
         }
-        self.exchange_status(super::CONTINUE, &[])?;
+        self.group.check_status()?;
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
         self.move_rows(row_bytes.max(1), &outgoing, incoming, expected)
     }
 
-    /// Returns the figures of all `n_parts` partitions, in their order.
+    /// Returns the figures of all `n_parts` partitions, by partition.
     pub(crate) fn exchange_figures(
         &mut self,
         figures: Vec<PartFigures>,
@@ -40,35 +42,33 @@ impl ProcessGroup<'_> {
         all.sort_by_key(|of_part| of_part.part);
         if !all.iter().map(|of_part| of_part.part).eq(0..n_parts) {
             let (expected, found) = ("the figures of each partition", "others");
-            return Err(self.raise(CollectiveError::out_of_step(0, expected, found)));
+            let error = CollectiveError::out_of_step(0, expected, found);
+            return Err(self.group.raise(error).into());
         }
         Ok(all)
     }
 
-    /// Returns the sum of the terms of all partitions, in their order: a list for each parameter.
+    /// Adds the terms of all partitions in their order. Returns a list for each parameter.
     pub(crate) fn sum_gradients(&mut self, terms: Vec<Term>) -> Result<Vec<Vec<f32>>, TrainError> {
         let len = self.lengths.iter().sum();
-        let sum = self.collective.reduce_ordered(Payload::Gradients, terms, len);
-        let sum = sum.inspect_err(|_| self.is_over = true)?;
+        let sum = self.group.reduce_ordered(Payload::Gradients, terms, len)?;
         Ok(self.lists(sum))
     }
 
-    /// Returns whether `worker` belongs to this process.
     pub(crate) fn has_worker(&self, worker: u32) -> bool {
         worker % self.n_ranks() == self.rank()
     }
 
-    /// Returns the sum of the terms of all processes, of `len` values each, in their order.
+    /// Adds the terms of all processes, of `len` values each, in their order.
     pub(crate) fn sum_parameters(
         &mut self,
         terms: Vec<Term>,
         len: usize,
     ) -> Result<Vec<f32>, TrainError> {
-        let sum = self.collective.reduce_ordered(Payload::Parameters, terms, len);
-        Ok(sum.inspect_err(|_| self.is_over = true)?)
+        Ok(self.group.reduce_ordered(Payload::Parameters, terms, len)?)
     }
 
-    /// Brings the state of each partition to the leader; partition p belongs to worker p mod
+    /// Sends the state of each partition to the leader. Partition p belongs to worker p mod
     /// `n_workers`.
     pub(crate) fn gather_states(
         &mut self,
@@ -77,23 +77,24 @@ impl ProcessGroup<'_> {
     ) -> Result<(), TrainError> {
         for (part, state) in (0..).zip(states) {
             let owner = part % n_workers % self.n_ranks();
-            let moved = match (self.leads(), owner) {
-                (_, 0) => Ok(()),
-                (true, owner) => self.receive_state(owner, state),
-                (false, owner) if owner == self.rank() => self.send_state(state),
-                _ => Ok(()),
-            };
-            moved.inspect_err(|_| self.is_over = true)?;
+            if owner == 0 {
+                continue;
+            }
+            if self.leads() {
+                self.receive_state(owner, state)?;
+            } else if owner == self.rank() {
+                self.send_state(state)?;
+            }
         }
         Ok(())
     }
 
     fn send_state(&mut self, state: &ReplicaState) -> Result<(), CollectiveError> {
         let n_steps = state.n_steps.to_ne_bytes();
-        self.collective.send(0, Payload::Parameters, &n_steps)?;
+        self.group.send_to_leader(Payload::Parameters, &n_steps)?;
         let lists = [&state.values, &state.means, &state.variances].into_iter().flatten();
         for piece in lists.flat_map(|list| list.chunks(self.piece_elements)) {
-            self.collective.send(0, Payload::Parameters, bytemuck::cast_slice(piece))?;
+            self.group.send_to_leader(Payload::Parameters, bytemuck::cast_slice(piece))?;
         }
         Ok(())
     }
@@ -105,21 +106,14 @@ impl ProcessGroup<'_> {
     ) -> Result<(), CollectiveError> {
         let empty = || self.lengths.iter().map(|&n| vec![0.0; n]).collect();
         *state = ReplicaState { n_steps: 0, values: empty(), means: empty(), variances: empty() };
-        self.receive_values(from, bytemuck::bytes_of_mut(&mut state.n_steps))?;
+        let n_steps = bytemuck::bytes_of_mut(&mut state.n_steps);
+        self.group.receive(from, Payload::Parameters, n_steps)?;
         let ReplicaState { values, means, variances, .. } = state;
         let (lists, len) = ([values, means, variances].into_iter().flatten(), self.piece_elements);
         for piece in lists.flat_map(|list| list.chunks_mut(len)) {
-            self.receive_values(from, bytemuck::cast_slice_mut(piece))?;
+            let piece = bytemuck::cast_slice_mut(piece);
+            self.group.receive(from, Payload::Parameters, piece)?;
         }
-        Ok(())
-    }
-
-    fn receive_values(&mut self, from: u32, out: &mut [u8]) -> Result<(), CollectiveError> {
-        let mut bytes = Vec::new();
-        self.collective.receive(from, Payload::Parameters, &mut bytes)?;
-        let expected = CollectiveError::expect_bytes(from, &bytes, out.len());
-        expected.map_err(|error| self.collective.raise(error))?;
-        out.copy_from_slice(&bytes);
         Ok(())
     }
 }

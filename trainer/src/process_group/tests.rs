@@ -1,7 +1,8 @@
 use std::{thread, time::Duration};
 
 use super::*;
-use crate::collective::{Tag, ThreadCollective};
+use lodestore_comm::tag::Tag;
+use lodestore_comm::threads::ThreadCollective;
 
 fn opening(first: u32) -> Opening {
     let filled = LoadStats { remote_rows: 5, ..LoadStats::default() };
@@ -18,6 +19,9 @@ fn in_all<T: Send>(n_ranks: u32, body: impl Fn(ProcessGroup<'_>) -> T + Sync) ->
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
+
+/// Status in front of a message while the run continues.
+const CONTINUE: u8 = 0;
 
 /// Returns the gradient of `worker`.
 fn gradient(worker: u32) -> GradientTerm {
@@ -86,7 +90,7 @@ fn models_move_to_the_same_workers_in_any_number_of_processes() {
             let bits = |model: MovingModel| {
                 (model.worker, model.sum.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
             };
-            let traffic = *group.collective.traffic();
+            let traffic = *group.group.collective().traffic();
             assert_eq!(traffic.parameters, traffic.gradients);
             models.into_iter().map(bits).collect::<Vec<_>>()
         });
@@ -182,7 +186,7 @@ fn all_continue_with_the_state_of_the_leader() {
             group.piece_elements = piece_elements;
             let resumed = group.leads().then(|| (place, states.to_vec()));
             let opened = group.open(vec![2, 1], opening(1), resumed).unwrap();
-            (opened, group.leads(), group.collective.traffic().parameters)
+            (opened, group.leads(), group.group.collective().traffic().parameters)
         });
         for ((filled, resumed), leads, n_bytes) in found {
             assert_eq!(filled.remote_rows, 15);
@@ -228,7 +232,7 @@ fn a_process_of_another_run_a_failure_and_an_end_reach_all() {
                 return group.step(Vec::new(), Vec::new(), stats).unwrap_err().to_string();
             }
             let sent = if message.len() == 1 { &[][..] } else { &message };
-            group.collective.all_gather(Payload::Control, sent, &mut Vec::new()).unwrap();
+            group.group.collective().all_gather(Payload::Control, sent, &mut Vec::new()).unwrap();
             String::new()
         });
         assert!(found[0].contains("process 1 of the run is out of step"), "{found:?}");

@@ -18,7 +18,7 @@ use crate::workers::{Feed, Team};
 
 /// Origin of the batches of a run's workers.
 pub(crate) trait BatchFeed<'scope>: Sync {
-    /// Makes what all workers need, such as a schedule. Breaks if `progress` did.
+    /// Prepares what all workers share, for example a schedule. Breaks if `progress` did.
     fn prepare(
         &mut self,
         _group: &mut ProcessGroup<'_>,
@@ -27,7 +27,7 @@ pub(crate) trait BatchFeed<'scope>: Sync {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Returns the batches of a worker from `place` on, which is before the end.
+    /// Returns the batches of a worker from `place` on.
     fn start<'env>(
         &self,
         scope: &'scope Scope<'scope, 'env>,
@@ -35,20 +35,20 @@ pub(crate) trait BatchFeed<'scope>: Sync {
         place: Place,
     ) -> Result<Feed<'scope, ()>, TrainError>;
 
-    /// Adds what it made to the report of a run.
+    /// Adds its figures to the report of a run.
     fn report(&self, _report: &mut TrainReport) {}
 }
 
-/// What a strategy adds to the reports of its steps and epochs.
+/// Figures that a strategy adds to the reports of steps and epochs.
 pub(crate) trait StepNotes {
-    /// Adds what the strategy measures to the worker of line `line` of `step`.
+    /// Adds figures to the entry of line `line` of `step`.
     fn note_worker(&self, _step: &TeamStep, _line: usize, _worker: &mut WorkerStep) {}
 
-    /// Adds what the strategy measures to the report of an epoch.
+    /// Adds figures to the report of an epoch.
     fn note_epoch(&self, _figures: &EpochFigures, _epoch: &mut EpochReport) {}
 }
 
-/// Notes of a strategy that adds nothing.
+/// No figures.
 pub(crate) struct NoNotes;
 
 impl StepNotes for NoNotes {}
@@ -63,7 +63,7 @@ pub(crate) struct MiniBatchRun<'scope> {
 
 /// Steps of all workers together.
 pub(crate) trait Steps {
-    /// Has every worker that has a batch left train on it, and averages gradients.
+    /// Trains the next batch of every worker that has one, and averages gradients.
     fn step(
         &mut self,
         place: Place,
@@ -147,7 +147,7 @@ impl Steps for Team<'_, ()> {
     }
 }
 
-/// Makes the steps that are left of the present epoch, of `total`; `notes` adds to their reports.
+/// Makes the remaining steps of the present epoch, of `total`. `notes` adds to their reports.
 pub(crate) fn train_epoch(
     run: &mut Run<'_>,
     steps: &mut dyn Steps,
@@ -175,7 +175,7 @@ pub(crate) fn train_epoch(
         run.record.stepped(&outcome, &workers);
         run.place.step += 1;
         let done = run.place.step;
-        // Before the checkpoint: a run that is killed in between makes the step again.
+        // Before the checkpoint: a run killed in between repeats the step.
         let flow = progress(&Progress::Step { epoch, done, total, loss, workers: &workers });
         run.is_interrupted = flow.is_break();
         let is_due = |c: &Checkpoints| c.is_due(run.replica.adam.n_steps);
@@ -195,7 +195,7 @@ pub(crate) fn train_epoch(
     Ok(())
 }
 
-/// Returns what each worker did in the present step.
+/// Returns each worker's entry for the present step.
 fn worker_steps(
     run: &Run<'_>,
     steps: &mut dyn Steps,

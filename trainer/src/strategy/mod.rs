@@ -55,13 +55,13 @@ pub enum Strategy {
     Full(FullConfig),
 }
 
-/// Observer of a run, which ends it by breaking.
+/// Observer of a run. It breaks to end the run.
 pub(crate) type Observer<'a> = &'a mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>;
 
 /// What a strategy decides before a run. Defaults are those of mini-batches: each worker trains on
 /// batches of its own, and gradients are averaged in each step.
 pub(crate) trait StrategyConfig {
-    /// Returns the name by which users choose the strategy.
+    /// Returns the name for users.
     fn name(&self) -> &'static str;
 
     /// Fails for settings that cannot work.
@@ -69,7 +69,7 @@ pub(crate) trait StrategyConfig {
         Ok(())
     }
 
-    /// Fails where `sources`, one entry for each of `workers`, do not fit.
+    /// Fails if `sources`, one entry for each of `workers`, do not fit the strategy.
     fn check_sources(
         &self,
         _sources: &[WorkerSources],
@@ -78,25 +78,24 @@ pub(crate) trait StrategyConfig {
         Ok(())
     }
 
-    /// Returns the settings that decide what is computed.
+    /// Returns the settings that decide what the run computes.
     fn computation(&self, config: &TrainConfig) -> Computation;
 
-    /// Returns the settings that are no part of the computation, and yet must be the same in all
-    /// processes of a run.
+    /// Returns settings that do not change the computation but must be equal in all processes of a
+    /// run.
     fn agreed_settings(&self) -> String {
         String::new()
     }
 
-    /// Returns how training nodes are dealt to workers.
+    /// Returns the assignment of training nodes to workers.
     fn deal(&self) -> Deal;
 
-    /// Returns how the training nodes become batches.
+    /// Returns the plan of batches.
     fn root_plan<'a>(&self, config: &TrainConfig, book: &'a PartitionBook) -> RootPlan<'a> {
         config.plan_of(self.deal(), book)
     }
 
-    /// Returns whether workers compute on whole partitions: each needs a partition, with training
-    /// nodes or without.
+    /// Returns whether workers compute on whole partitions. Then each worker needs a partition.
     fn trains_partitions(&self) -> bool {
         false
     }
@@ -112,7 +111,7 @@ pub(crate) trait StrategyConfig {
         n_batches
     }
 
-    /// Returns the steps of an epoch: the batches of the share that has most.
+    /// Returns the steps of an epoch: the batches of the largest share.
     fn n_steps(&self, n_batches: &[u32]) -> u32 {
         n_batches.iter().copied().max().unwrap_or(0)
     }
@@ -127,7 +126,7 @@ pub(crate) trait StrategyConfig {
 
 /// A run of a strategy: its workers, and the states of its replicas.
 pub(crate) trait StrategyRun<'scope> {
-    /// Makes what the first step needs, such as a schedule. Breaks if `progress` did.
+    /// Prepares the first step, for example writes a schedule. Breaks if `progress` did.
     fn prepare(
         &mut self,
         _group: &mut ProcessGroup<'_>,
@@ -136,7 +135,7 @@ pub(crate) trait StrategyRun<'scope> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Starts the workers of this process from where `run` is.
+    /// Starts the workers of this process at the place of `run`.
     fn start<'env>(
         &mut self,
         scope: &'scope Scope<'scope, 'env>,
@@ -144,8 +143,8 @@ pub(crate) trait StrategyRun<'scope> {
         group: &mut ProcessGroup<'_>,
     ) -> Result<(), TrainError>;
 
-    /// Trains for what is left of the present epoch, and closes its report. Ends after the step at
-    /// which `progress` breaks, with [`Run::is_interrupted`] and a checkpoint.
+    /// Trains the rest of the present epoch, and closes its report. Ends after the step at which
+    /// `progress` breaks, with [`Run::is_interrupted`] and a checkpoint.
     fn epoch(
         &mut self,
         run: &mut Run<'_>,
@@ -180,13 +179,13 @@ pub(crate) trait StrategyRun<'scope> {
         Ok(())
     }
 
-    /// Forgets the states that only a checkpoint needs.
+    /// Drops states that only a checkpoint needs.
     fn forget_states(&mut self, _group: &ProcessGroup<'_>) {}
 
     /// Returns figures of all workers of the run up to `epoch`; none before the workers started.
     fn stats(&mut self, epoch: u32) -> &[MemberStats];
 
-    /// Adds what the run made to its report.
+    /// Adds the strategy's figures to the report.
     fn report(&self, _report: &mut TrainReport) {}
 }
 
@@ -203,7 +202,6 @@ impl Strategy {
         ]
     }
 
-    /// Returns what the strategy decides.
     pub(crate) fn config(&self) -> &dyn StrategyConfig {
         match self {
             Self::Ondemand(config) => config,
@@ -215,13 +213,13 @@ impl Strategy {
         }
     }
 
-    /// Returns the name by which users choose the strategy.
+    /// Returns the name for users.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.config().name()
     }
 
-    /// Returns the settings of the schedule, if rows come by one.
+    /// Returns the settings of the schedule, if the strategy has one.
     #[must_use]
     pub fn schedule(&self) -> Option<&ScheduleConfig> {
         match self {
@@ -231,7 +229,7 @@ impl Strategy {
         }
     }
 
-    /// Returns the settings of the schedule to change them, if rows come by one.
+    /// Returns the mutable settings of the schedule, if the strategy has one.
     pub fn schedule_mut(&mut self) -> Option<&mut ScheduleConfig> {
         match self {
             Self::Rapid(rapid) => Some(&mut rapid.schedule),
@@ -265,8 +263,8 @@ impl FromStr for Strategy {
 }
 
 impl Serialize for Strategy {
-    /// Writes the name, then the roots of mini-batches, or under its name the settings of another
-    /// strategy. How rows reach a mini-batch never changes what is computed, and is left out.
+    /// Writes the name, then the roots of mini-batches, or the settings of another strategy under
+    /// its name. It omits how rows reach a mini-batch, which never changes what the run computes.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_map(None)?;
         fields.serialize_entry("strategy", self.name())?;
@@ -282,7 +280,7 @@ impl Serialize for Strategy {
     }
 }
 
-/// Fails where there are more workers than partitions.
+/// Fails for more workers than partitions.
 pub(crate) fn check_parts(config: &TrainConfig, book: &PartitionBook) -> Result<(), TrainError> {
     let n_parts = u32::from(book.n_parts());
     let most = format!("at most one for each of the {n_parts} partitions");

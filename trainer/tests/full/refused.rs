@@ -55,8 +55,6 @@ fn settings_that_cannot_work_are_named() {
     assert!(many.contains("`layers` must be 1 to 64, found 65"), "{many}");
     let sampled = message(|c| c.fanouts[1] = Fanout::at_most(5).unwrap());
     assert!(sampled.contains("all neighbours"), "{sampled}");
-    let batch = message(|c| c.layer.norm = Norm::Batch);
-    assert!(batch.contains("`norm` must be none or layer"), "{batch}");
     let with = |full| settings(gcn(), 1, full).validate().unwrap_err().to_string();
     let zero = || FullConfig { halo: Halo::Zero, ..FullConfig::default() };
     let old = with(FullConfig { staleness: 1, ..zero() });
@@ -97,7 +95,7 @@ fn rows_that_cannot_be_had_end_all_processes_with_the_cause() {
     let graph = Cut::new(CUTS[2]).graph();
     let bad = failing(&graph.rows, 2);
     let rows_of = |rank| if rank == 1 { Arc::clone(&bad) } else { Arc::clone(&graph.rows) as _ };
-    let found = planted::run_in_ranks_from(&graph, &exact(gcn(), 3), 3, &rows_of);
+    let found = crate::planted::run_in_ranks_from(&graph, &exact(gcn(), 3), 3, &rows_of);
     let errors: Vec<String> = found.into_iter().map(|of| of.unwrap_err().to_string()).collect();
     assert!(errors[0].starts_with("process 1 of the run: "), "{errors:?}");
     assert_eq!(errors[0], errors[2]);

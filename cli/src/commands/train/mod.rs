@@ -66,7 +66,7 @@ Example: full-batch training over four partitions, and with rows that may be one
   lode train --graph my-graph --workers 4 --strategy full --model gcn --layers 3 --hidden 256 --epochs 100
   lode train --graph my-graph --workers 4 --strategy full --model gcn --staleness 1 --compress int8
 Example: a deeper model with what keeps it trainable
-  lode train --graph my-graph --fanout 10,5,5,5 --hidden 256 --norm batch --residual --aggregation max \\
+  lode train --graph my-graph --fanout 10,5,5,5 --hidden 256 --norm layer --residual \\
       --optimizer adamw --weight-decay 0.01 --lr-schedule cosine --warm-up 2epochs --clip-norm 1
 
 Needs tensors `feat` (float), `label` (i64; or of several labels a node u8 or f32, each 0 or 1) and `split`

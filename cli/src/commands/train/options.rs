@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use lodestore_trainer::config::CheckpointConfig;
 use lodestore_trainer::options::{
-    Aggregation, LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
+    LayerOptions, Norm, Optimizer, RateSchedule, UpdateOptions, WarmUp,
 };
 
 use crate::usage::{UsageError, refuse_given};
@@ -14,12 +14,7 @@ use crate::usage::{UsageError, refuse_given};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Layers and optimiser")]
 pub(super) struct OptionArgs {
-    /// sage: how neighbours' rows become one: mean, max or sum (of sampled ones, scaled to stand
-    /// for all of them).
-    #[arg(long, value_name = "A", default_value_t)]
-    aggregation: Aggregation,
-    /// sage and gcn: normalise the rows of all layers but the last: none, batch or layer. With
-    /// `batch` it is by each worker's own batch, and accuracy is measured with running statistics.
+    /// sage and gcn: normalise the rows of all layers but the last: none or layer.
     #[arg(long, value_name = "N", default_value_t)]
     norm: Norm,
     /// sage and gcn of three layers or more: each layer between two hidden ones adds its input to
@@ -44,8 +39,7 @@ pub(super) struct OptionArgs {
 
 impl OptionArgs {
     pub(super) fn layer(&self) -> LayerOptions {
-        let Self { aggregation, norm, residual, .. } = *self;
-        LayerOptions { aggregation, norm, residual }
+        LayerOptions { norm: self.norm, residual: self.residual }
     }
 
     pub(super) fn update(&self) -> UpdateOptions {

@@ -12,11 +12,12 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::fail_before_start;
+use lodestore_comm::sockets::SocketCollective;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_trainer::TrainError;
-use lodestore_trainer::collective::{
-    Collective, CollectiveError, SocketCollective, ThreadCollective,
-};
-use lodestore_trainer::process_group::give_up;
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::low_level;
 
@@ -163,7 +164,7 @@ impl Form {
 
 #[cfg(feature = "mpi")]
 fn mpi_collective(patience: Duration) -> Result<Box<dyn Collective>> {
-    let started = lodestore_trainer::collective::MpiCollective::start(patience);
+    let started = lodestore_comm::mpi::MpiCollective::start(patience);
     Ok(Box::new(started.context("MPI has been started before")?))
 }
 
@@ -300,7 +301,7 @@ impl Joined {
     /// Reports an error before training to the others, which do not know of it. Returns the error
     /// of this process.
     pub(super) fn failed_before(mut self, error: anyhow::Error) -> anyhow::Error {
-        let told = give_up(&mut *self.collective, &format!("{error:#}"));
+        let told = fail_before_start(&mut *self.collective, &format!("{error:#}"));
         if self.leads() || told.is_err() { error } else { AlreadyReported.into() }
     }
 

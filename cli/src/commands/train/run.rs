@@ -7,10 +7,10 @@ use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
 use lodestore_client::Client;
+use lodestore_comm::collective::Collective;
 use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes};
 use lodestore_graph::topology::Topology;
 use lodestore_store::Graph;
-use lodestore_trainer::collective::Collective;
 use lodestore_trainer::report::{EpochReport, RowsFrom};
 use lodestore_trainer::{
     Progress, RowVersions, TrainConfig, TrainError, TrainGraph, TrainReport, WorkerSources,

@@ -39,11 +39,11 @@ pub enum OwnRows {
 
 /// Edges of each source, in the order of the block: by rising destination.
 #[derive(Clone, Debug)]
-pub struct BySource<T> {
+pub struct BySource {
     /// Edges of source s: from `ends[s - 1]`, or 0, to `ends[s]`.
     ends: Vec<u32>,
     /// Destination and weight.
-    edges: Vec<(u32, T)>,
+    edges: Vec<(u32, f32)>,
 }
 
 impl OwnRows {
@@ -254,9 +254,9 @@ pub fn add_scaled(row: &mut [f32], weight: f32, x: &[f32]) {
     }
 }
 
-impl<T: Copy + Default> BySource<T> {
+impl BySource {
     /// Sorts by counting; memory: 8 bytes an edge and 4 bytes a source.
-    pub fn of(block: &Block, weights: &[T]) -> Self {
+    pub fn of(block: &Block, weights: &[f32]) -> Self {
         let mut ends = vec![0u32; block.n_src as usize + 1];
         for &source in &block.sources {
             ends[source as usize + 1] += 1;
@@ -266,7 +266,7 @@ impl<T: Copy + Default> BySource<T> {
         }
         // The start of a source becomes its end once all its edges are in place.
         ends.pop();
-        let mut edges = vec![(0, T::default()); block.sources.len()];
+        let mut edges = vec![(0, 0.0); block.sources.len()];
         for (dst, bounds) in (0u32..).zip(block.offsets.windows(2)) {
             let of_dst = bounds[0] as usize..bounds[1] as usize;
             for (&source, &weight) in block.sources[of_dst.clone()].iter().zip(&weights[of_dst]) {
@@ -279,7 +279,7 @@ impl<T: Copy + Default> BySource<T> {
     }
 
     /// Returns the edges from `source` to destinations below it, and to the others.
-    pub fn around(&self, source: usize) -> [&[(u32, T)]; 2] {
+    pub fn around(&self, source: usize) -> [&[(u32, f32)]; 2] {
         let start = source.checked_sub(1).map_or(0, |before| self.ends[before]);
         let edges = &self.edges[start as usize..self.ends[source] as usize];
         let n_below = edges.partition_point(|&(dst, _)| (dst as usize) < source);

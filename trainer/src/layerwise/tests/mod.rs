@@ -28,9 +28,9 @@ use lodestore_models::model::{Hops, Model, ModelSpec};
 use lodestore_models::random::CounterRandom;
 use lodestore_store::Dtype;
 
-use crate::collective::ThreadCollective;
-use crate::options::{Aggregation, LayerOptions, ModelKind, Norm};
+use crate::options::{LayerOptions, ModelKind, Norm};
 use crate::sources::WorkerSources;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 pub(crate) const N_NODES: u32 = 40;
@@ -281,8 +281,8 @@ fn layer_by_layer_results_in_the_rows_of_whole_neighbourhoods() {
     }
 }
 
-/// Returns the last layer's rows of all nodes: convolutions as training has them, running
-/// statistics, and residuals.
+/// Returns the last layer's rows of all nodes: convolutions as training has them, normalisation
+/// and residuals.
 fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
     let all: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
     let batch = Sampler::new(topology, &[Fanout::All]).sample(&all, 0);
@@ -313,26 +313,24 @@ fn naive_evaluation(model: &Model, topology: &Topology) -> Vec<f32> {
 }
 
 #[test]
-fn layers_of_any_options_are_evaluated_by_running_statistics() {
+fn layers_of_any_options_are_evaluated_as_the_formulas_say() {
     let topology = topology();
     for kind in [ModelKind::Sage, ModelKind::Gcn] {
-        for norm in [Norm::None, Norm::Batch, Norm::Layer] {
-            for aggregation in [Aggregation::Mean, Aggregation::Max, Aggregation::Sum] {
-                // Wider rows than those before, and narrower ones; residuals between equal ones.
-                for (hidden, residual) in [([6, 4], false), ([2, 8], false), ([5, 5], true)] {
-                    let options = LayerOptions { aggregation, norm, residual };
-                    let model = model_with(kind, hidden, 4, options);
-                    let expected = naive_evaluation(&model, &topology);
-                    for limit in [1 << 20, 300] {
-                        let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
-                        let pass = pass(&topology, limits);
-                        let all = NodeSet::all(N_NODES);
-                        let (_, rows, _) = run(&pass, &model.layers, all);
-                        assert_eq!(rows.len(), expected.len());
-                        for (found, expected) in rows.iter().zip(&expected) {
-                            let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
-                            assert!(is_near, "{kind} {options:?}: {found} {expected}");
-                        }
+        for norm in [Norm::None, Norm::Layer] {
+            // Wider rows than those before, and narrower ones; residuals between equal ones.
+            for (hidden, residual) in [([6, 4], false), ([2, 8], false), ([5, 5], true)] {
+                let options = LayerOptions { norm, residual };
+                let model = model_with(kind, hidden, 4, options);
+                let expected = naive_evaluation(&model, &topology);
+                for limit in [1 << 20, 300] {
+                    let limits = PassLimits { chunk_bytes: limit, stored_bytes: limit };
+                    let pass = pass(&topology, limits);
+                    let all = NodeSet::all(N_NODES);
+                    let (_, rows, _) = run(&pass, &model.layers, all);
+                    assert_eq!(rows.len(), expected.len());
+                    for (found, expected) in rows.iter().zip(&expected) {
+                        let is_near = (found - expected).abs() < 1e-3 * expected.abs().max(1.0);
+                        assert!(is_near, "{kind} {options:?}: {found} {expected}");
                     }
                 }
             }

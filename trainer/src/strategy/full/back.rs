@@ -1,8 +1,8 @@
 //! The backward pass through a partition's layers.
 //!
-//! Each layer takes three steps. The first computes the gradients of the halo's rows, which then
-//! travel. The second does what does not wait for other partitions. The third does the rest, with
-//! the gradients that have arrived.
+//! Each layer has three phases. The first computes the gradients of the halo's rows, which are then
+//! sent to their owners. The second, meanwhile, computes gradients that depend on this partition
+//! alone. The third adds the received gradients and computes the rest.
 
 use lodestore_models::conv::{Conv, gat::Gat};
 use lodestore_models::layer::Layer;
@@ -18,7 +18,7 @@ use super::{
 };
 
 impl Part {
-    /// Goes back through layer `number` up to the gradients of the halo's rows.
+    /// First phase of layer `number`: up to the gradients of the halo's rows.
     pub(crate) fn begin_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let Some(mut grad) = self.pass.grad.take() else {
@@ -39,7 +39,7 @@ impl Part {
             self.workspace.give_matrix(normed.into_rows());
         }
         match &layer.conv {
-            Conv::Sage(linear, _) | Conv::Gcn(linear) => {
+            Conv::Sage(linear) | Conv::Gcn(linear) => {
                 self.begin_linear(number, linear, plan, grad);
             }
             Conv::Gat(gat) => self.begin_attention(number, gat, plan, grad),
@@ -64,14 +64,6 @@ impl Part {
                 let form = form_of(operator, plan);
                 let halo = &mut self.pass.halo;
                 operator.transposed(of_product.values(), form, Side::Halo, width, halo);
-            }
-            (Aggregator::Largest(largest), Some(of_product)) => {
-                let Some(winners) = self.pass.layers[number].winners.take() else {
-                    unreachable!("largest elements have winners")
-                };
-                let values = of_product.values();
-                let all = largest.transposed_product(&winners, values, width, workspace);
-                self.split(all, width);
             }
             (Aggregator::Attention { .. }, _) => {
                 unreachable!("a partition was given a layer of another kind")
@@ -98,7 +90,7 @@ impl Part {
         self.split(all.into_values(), width);
     }
 
-    /// Takes gradients of own rows and of the halo's apart.
+    /// Splits gradients into those of own rows and of the halo's rows.
     fn split(&mut self, mut all: Vec<f32>, width: usize) {
         let n_own = self.graph.n_own * width;
         let mut halo = self.workspace.take(all.len() - n_own);
@@ -107,8 +99,8 @@ impl Part {
         (self.pass.own, self.pass.halo) = (all, halo);
     }
 
-    /// Computes what does not wait for others: gradients of own rows from own destinations, and of
-    /// weights that no other partition's rows meet.
+    /// Second phase: gradients of own rows from own destinations, and of weights that only own rows
+    /// are multiplied with.
     pub(crate) fn go_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let (workspace, width) = (&self.workspace, plan.message_width);
@@ -128,8 +120,8 @@ impl Part {
             self.pass.of_layer.weights.push(of_weight);
             return;
         }
-        let Conv::Sage(linear, _) = &layer.conv else { return };
-        // The half of the weights that own rows alone meet.
+        let Conv::Sage(linear) = &layer.conv else { return };
+        // The half of the weights that own rows are multiplied with.
         let mut of_weight = vec![0.0; plan.in_width * plan.out_width];
         if let Some([own, _]) = &state.inputs {
             self.inputs.own.add_weight_gradient(own, grad, &mut of_weight);
@@ -141,8 +133,8 @@ impl Part {
         self.pass.of_layer.weights.push(of_weight);
     }
 
-    /// Ends the way back through layer `number`, once the gradients of others have been added to
-    /// own rows: the layer before has its gradient then.
+    /// Third phase, after gradients from other partitions were added to own rows: makes the
+    /// gradient of the previous layer's output.
     pub(crate) fn end_back(&mut self, number: usize, layer: &Layer) {
         let plan = self.plans[number];
         let state = std::mem::take(&mut self.pass.layers[number]);

@@ -1,4 +1,4 @@
-//! Rows as they travel between partitions: as they are, or narrowed.
+//! Encoding of rows between partitions: f32, or narrowed.
 //!
 //! A narrowed row has a scale of its own, f32, in front. Gradients of a mean over many nodes are
 //! far below what f16 can hold.
@@ -12,13 +12,13 @@ use crate::config::Compression;
 /// Largest element of a row of int8.
 const MOST: f32 = 127.0;
 
-/// Encoding of rows that travel.
+/// Encoding of rows in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowCode {
     pub(crate) compression: Option<Compression>,
 }
 
-/// Squares of what narrowing took from rows, and of the rows.
+/// Sums of squares of narrowing errors, and of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct NarrowingLoss {
     pub(crate) error: f64,
@@ -26,7 +26,7 @@ pub(crate) struct NarrowingLoss {
 }
 
 impl NarrowingLoss {
-    /// Adds those of other rows.
+    /// Adds the loss of other rows.
     pub(crate) fn add(&mut self, other: Self) {
         self.error += other.error;
         self.all += other.all;
@@ -43,7 +43,7 @@ impl RowCode {
         }
     }
 
-    /// Writes the rows of `x` with these numbers to `out`. Returns what is lost.
+    /// Encodes the rows of `x` with these numbers into `out`. Returns the loss.
     pub(crate) fn encode(
         self,
         x: &[f32],
@@ -63,7 +63,7 @@ impl RowCode {
             }
             loss
         });
-        // In the order of rows, whichever thread had them.
+        // In the order of rows, so bits do not depend on threads.
         let losses: Vec<NarrowingLoss> = losses.collect();
         losses.into_iter().fold(NarrowingLoss::default(), |mut sum, loss| {
             sum.add(loss);
@@ -113,7 +113,7 @@ impl RowCode {
         }
     }
 
-    /// Fills `out` with the rows of `bytes`.
+    /// Decodes the rows in `bytes` into `out`.
     pub(crate) fn decode(self, bytes: &[u8], width: usize, out: &mut [f32]) {
         let rows = out.par_chunks_exact_mut(width.max(1));
         let pairs = rows.zip(bytes.par_chunks_exact(self.row_bytes(width).max(1)));
@@ -143,8 +143,8 @@ impl RowCode {
     }
 }
 
-/// Returns what the elements of a row are divided by; NaN where one is not finite, so that none of
-/// the row is hidden.
+/// Returns the divisor of a row's elements; NaN if one is not finite, so that the whole row shows
+/// it.
 fn scale_of(x: &[f32], compression: Compression) -> f32 {
     let top = x.iter().fold(0.0f32, |top, x| top.max(x.abs()));
     if x.iter().any(|x| !x.is_finite()) {

@@ -6,20 +6,21 @@ use serde::Serialize;
 
 use crate::config::TrainConfig;
 use crate::error::{TrainError, check};
-use crate::options::{Norm, by_name};
+use crate::options::by_name;
 
 /// Settings of partitions that train together under `full`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FullConfig {
     /// Rows of halos.
     pub halo: Halo,
-    /// Epochs that rows of halos, and gradients of them, may be old: they are exchanged every `n +
-    /// 1` epochs. 0 is exact.
+    /// Age in epochs that rows of halos and their gradients may have: partitions exchange them
+    /// every
+    /// `n + 1` epochs. 0 is exact.
     pub staleness: u32,
-    /// Precision of rows and gradients that travel between partitions.
+    /// Precision of rows and gradients in messages between partitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compress: Option<Compression>,
-    /// Whether partitions compute what waits for no other while rows travel.
+    /// Whether partitions compute while messages are in flight.
     pub overlap: bool,
     /// RAPA: a profile for each worker; none leaves partitions as they are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -30,13 +31,13 @@ pub struct FullConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Halo {
-    /// Features that are pulled once, and rows of layers that their owners send.
+    /// Features are pulled once; owners send rows of layers.
     Exchange,
-    /// Zeros in place of features and of rows of all layers, so that nothing travels: the control.
+    /// Zeros instead of features and of rows of all layers, without messages: the control.
     Zero,
 }
 
-/// Precision of elements of rows that travel, relative to a scale for each row.
+/// Precision of elements in messages, relative to a scale for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
@@ -69,10 +70,6 @@ impl FullConfig {
         check(exchanges || compress.is_none(), "compress", "none where halos are zeros", found)?;
         let replays = config.replay.is_some();
         check(!replays, "replay", "none under the strategy full", "a recording")?;
-        let is_plain = config.layer.norm != Norm::Batch;
-        let expected = "none or layer under the strategy full: batch statistics would be each \
-                        partition's own";
-        check(is_plain, "norm", expected, config.layer.norm)?;
         let (found, n_workers) = (devices.len(), config.workers);
         let expected = format!("one profile for each of the {n_workers} workers");
         check(found == 0 || found as u64 == u64::from(n_workers), "devices", &expected, found)

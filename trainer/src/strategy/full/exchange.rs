@@ -1,4 +1,4 @@
-//! Rows between partitions: senders, receivers, and their order.
+//! Exchange of rows between partitions: routes and their order.
 //!
 //! Each process packs, for each process, the rows that its partitions send to the partitions there:
 //! by sender, then by receiver. Rows between partitions of one process go the same way, so that
@@ -24,18 +24,18 @@ pub(crate) struct Placement {
 pub(crate) struct Route {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// The place among the partitions here of the one that sends, or that receives.
+    /// Position of the sender, or receiver, among the partitions of this process.
     at: usize,
-    /// Its rows: own ones, or those of its halo, which follow each other.
+    /// Its rows: own rows, or a range of its halo.
     rows: Arc<[u32]>,
 }
 
-/// All routes that this process takes part in, one way: of rows to halos, or of gradients back.
+/// All routes of this process in one direction: rows to halos, or gradients to owners.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     placement: Placement,
     way: Way,
-    /// To each rank, and from each, in the order in which rows stand in a message.
+    /// By rank, in the order of rows in a message.
     outgoing: Vec<Vec<Route>>,
     incoming: Vec<Vec<Route>>,
 }
@@ -49,14 +49,14 @@ pub(crate) enum Way {
     Back,
 }
 
-/// Messages of one exchange, by rank; their memory stays.
+/// Messages of one exchange, by rank. Their memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) outgoing: Vec<Vec<u8>>,
     pub(crate) incoming: Vec<Vec<u8>>,
 }
 
-/// Bytes of rows that a partition has sent to other workers in one exchange, and what was lost by
+/// Bytes of rows that a partition sent to other workers in one exchange, and the loss of
 /// narrowing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
@@ -105,7 +105,7 @@ impl Routes {
         [forward, back]
     }
 
-    /// Returns the bytes that come from each rank, of rows of `row_bytes`.
+    /// Returns the bytes received from each rank, of rows of `row_bytes`.
     pub(crate) fn incoming_bytes(&self, row_bytes: usize) -> Vec<usize> {
         let bytes =
             |routes: &Vec<Route>| routes.iter().map(|of| of.rows.len() * row_bytes).sum::<usize>();
@@ -145,7 +145,7 @@ impl Routes {
         sent
     }
 
-    /// Puts rows that have come into the halos of `parts`.
+    /// Copies received rows into the halos of `parts`.
     pub(crate) fn unpack(
         &self,
         parts: &mut [Part],
@@ -160,8 +160,8 @@ impl Routes {
         }
     }
 
-    /// Adds gradients that have arrived to those of own rows of `parts`. Each row adds them in the
-    /// order of the partitions that they come from, wherever these are.
+    /// Adds received gradients to those of own rows of `parts`, for each row in the order of
+    /// sending partitions.
     pub(crate) fn add(&self, parts: &mut [Part], code: RowCode, width: usize, messages: &Messages) {
         let mut pieces = self.arrived(code.row_bytes(width), messages);
         pieces.sort_by_key(|(route, _)| route.from);

@@ -1,4 +1,4 @@
-//! The part of the graph that a partition computes on: lists of its own nodes, and its halo.
+//! The subgraph of a partition: neighbour lists of its own nodes, and its halo.
 
 use std::{ops::Range, sync::Arc};
 
@@ -7,7 +7,7 @@ use lodestore_graph::{NodeId, PartId, PartitionBook, batch::Block, topology::Top
 use crate::error::TrainError;
 use crate::layerwise::NodeSet;
 
-/// The halos of all partitions: nodes of others that are in the lists of a partition's own nodes.
+/// Halos of all partitions: foreign nodes in the neighbour lists of a partition's own nodes.
 pub(crate) struct Halos {
     /// By partition, in rising order.
     sets: Vec<NodeSet>,
@@ -59,7 +59,7 @@ impl Halos {
 }
 
 impl PartGraph {
-    /// Makes the lists of the nodes of `part`; fails for more edges than a block can number.
+    /// Makes the lists of `part`. Fails for more edges than a block can number.
     pub(crate) fn new(
         topology: &Topology,
         book: &PartitionBook,
@@ -85,7 +85,7 @@ impl PartGraph {
             let Ok(end) = u32::try_from(sources.len()) else {
                 return Err(TrainError::PartitionSize(format!(
                     "partition {part} has more than {} edges, the most that one can have; import \
-                     the graph in more partitions (--parts)",
+                     the graph in more partitions",
                     u32::MAX
                 )));
             };

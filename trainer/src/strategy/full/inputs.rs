@@ -1,8 +1,8 @@
 //! Rows of features of a partition: its own, and those of its halo.
 //!
-//! Rows of the halo are pulled once and kept. With tiers before their source, the tiers keep what
-//! their memory has room for (JACA, section 4.2). A partition then has the rows of its halo only
-//! for the time of an epoch, and pulls them again through the tiers.
+//! Rows of the halo are pulled once and kept. With tiers in front of their source, the tiers keep
+//! the rows (JACA, section 4.2). A partition then holds the rows of its halo only during an epoch,
+//! and pulls them again through the tiers.
 
 use lodestore_client::PullKind;
 use lodestore_client::buffer::RowBuffer;
@@ -25,17 +25,17 @@ const CHUNK_BYTES: usize = 1 << 25;
 /// Features of a partition's own nodes, and of its halo. All are sparse, or all are dense.
 pub(crate) struct Inputs {
     pub(crate) own: InputRows,
-    /// No rows between epochs where there is a source.
+    /// Empty between epochs if there is a source.
     pub(crate) halo: InputRows,
-    /// Where the rows of the halo come from in each epoch; none where they are kept.
+    /// Source of the halo's rows in each epoch; none if they are kept.
     source: Option<InputSource>,
-    /// Other workers' rows that were pulled, and those that tiers had.
+    /// Pulls of other workers' rows, and hits in tiers.
     pub(crate) pulled: LoadStats,
-    /// The first element that is no number: its node, its column and what it is.
+    /// The first element that is not finite: its node, column and value.
     pub(crate) not_finite: Option<(NodeId, usize, f32)>,
 }
 
-/// Rows that stay.
+/// Rows that are kept over epochs.
 #[derive(Debug)]
 pub(crate) enum InputRows {
     Dense(Matrix),
@@ -63,7 +63,7 @@ pub(crate) struct InputSource {
     pub(crate) n_workers: u32,
 }
 
-/// Rows as they are loaded.
+/// Rows during loading.
 enum Loaded {
     /// No row is there yet.
     Undecided,
@@ -72,7 +72,7 @@ enum Loaded {
 }
 
 impl Inputs {
-    /// Loads the rows of a partition; those of its halo are zeros where it has none.
+    /// Loads the rows of a partition. Rows of the halo are zeros under [`Halo::Zero`].
     pub(crate) fn load(
         mut source: InputSource,
         graph: &PartGraph,
@@ -129,7 +129,7 @@ impl Inputs {
         Some((graph.nodes[row], column, found))
     }
 
-    /// Pulls the rows of the halo for an epoch, unless they are there.
+    /// Pulls the rows of the halo for an epoch, unless they are kept.
     pub(crate) fn begin_epoch(&mut self, graph: &PartGraph) -> Result<(), TrainError> {
         let is_sparse = self.are_sparse();
         let Some(source) = self.source.as_mut().filter(|_| self.halo.n_rows() < graph.n_halo())
@@ -150,7 +150,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Returns the rows of the halo up where tiers have them, or their source.
+    /// Drops the rows of the halo if a source can return them again.
     pub(crate) fn end_epoch(&mut self) {
         // Without a halo nothing is pulled in the next epoch, and the rows stay of their kind.
         if let Some(source) = self.source.as_ref().filter(|_| self.halo.n_rows() > 0) {
@@ -158,12 +158,10 @@ impl Inputs {
         }
     }
 
-    /// Returns the bytes that they take.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.own.n_bytes() + self.halo.n_bytes()
     }
 
-    /// Returns whether they are sparse.
     pub(crate) fn are_sparse(&self) -> bool {
         matches!(self.own, InputRows::Sparse { .. })
     }
@@ -179,7 +177,7 @@ impl InputRows {
         let too_many = || {
             TrainError::PartitionSize(format!(
                 "the features of a partition have {found} elements that are not zero, and at most \
-                 {} can be kept; import the graph in more partitions (--parts)",
+                 {} can be kept; import the graph in more partitions",
                 u32::MAX
             ))
         };
@@ -187,7 +185,6 @@ impl InputRows {
         Ok(Self::Sparse { rows, columns })
     }
 
-    /// Returns the number of rows.
     pub(crate) fn n_rows(&self) -> usize {
         match self {
             Self::Dense(rows) => rows.n_rows(),

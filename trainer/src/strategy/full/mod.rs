@@ -1,10 +1,11 @@
 //! CaPGNN: full-batch training over partitions, whose halos exchange rows of each layer (sections
 //! 4.1 and 4.2).
 //!
-//! A partition computes the rows of its own nodes from all of their in-neighbours. Those that other
-//! partitions own are its halo. The features of the halo never change, so they are pulled once and
-//! kept. Its rows of later layers come from their owners in each epoch, and the gradients of these
-//! go back. The computation is that of one partition of the whole graph, but for the order of sums.
+//! A partition computes the rows of its own nodes from all of their in-neighbours. In-neighbours
+//! that other partitions own are its halo. The features of the halo never change, so they are
+//! pulled once and kept. In each epoch the owners send the halo's rows of later layers, and get
+//! their gradients back. The result equals that of one partition with the whole graph, except for
+//! the order of sums.
 //!
 //! [`graph`], [`plan`], [`operator`] and [`compress`] decide; [`part`] and [`back`] compute;
 //! [`exchange`] and [`team`] move rows; [`run`] makes epochs of passes.
@@ -57,7 +58,7 @@ impl StrategyConfig for FullConfig {
         if self.devices.is_empty() {
             return computation;
         }
-        // Each worker's device decides what its partitions do without.
+        // A worker's device decides which replicas its partitions drop.
         computation.with("workers", &config.workers).with("devices", &self.devices)
     }
 

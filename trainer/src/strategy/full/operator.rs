@@ -9,7 +9,6 @@ use lodestore_models::matrix::spmm::{
 use rayon::prelude::*;
 
 use super::graph::PartGraph;
-use crate::options::Aggregation;
 
 /// Weights of the edges of a partition, by destination and by source.
 ///
@@ -20,7 +19,7 @@ pub(crate) struct Operator {
     block: Arc<Block>,
     is_boundary: Vec<bool>,
     weights: Vec<f32>,
-    by_source: BySource<f32>,
+    by_source: BySource,
     /// A row that is beside is in the output already where rows are transformed first.
     pub(super) own: OwnRows,
 }
@@ -70,11 +69,9 @@ impl Operator {
         Self::new(graph, weight, OwnRows::Added(own))
     }
 
-    /// Makes GraphSAGE's operator of means, of those neighbours that a partition has, or of sums.
-    pub(crate) fn aggregated(graph: &PartGraph, aggregation: Aggregation) -> Self {
-        let is_mean = aggregation == Aggregation::Mean;
-        let weight = |_, _, n_edges: u32| if is_mean { 1.0 / n_edges as f32 } else { 1.0 };
-        Self::new(graph, weight, OwnRows::Beside)
+    /// Makes GraphSAGE's operator: means of those neighbours that a partition has.
+    pub(crate) fn mean(graph: &PartGraph) -> Self {
+        Self::new(graph, |_, _, n_edges| 1.0 / n_edges as f32, OwnRows::Beside)
     }
 
     /// Makes an operator by the weight of each edge: its destination, its source, and the number of

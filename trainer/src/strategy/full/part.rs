@@ -8,7 +8,6 @@ use lodestore_models::conv::{
     Conv, LayerDropout,
     gat::{Attended, Gat},
 };
-use lodestore_models::largest::{Largest, Winners};
 use lodestore_models::layer::Layer;
 use lodestore_models::linear::Linear;
 use lodestore_models::loss::{Loss, Targets};
@@ -49,7 +48,6 @@ pub(crate) struct PartRoots {
 /// Aggregation of the rows of neighbours.
 pub(crate) enum Aggregator {
     Weighted(Operator),
-    Largest(Largest),
     Attention { entries: Arc<Entries>, keys: Vec<u64> },
 }
 
@@ -85,7 +83,6 @@ pub(super) struct LayerState {
     pub(super) inputs: Option<[EpochRows; 2]>,
     pub(super) mask: Option<Mask>,
     pub(super) normed: Option<Normed>,
-    pub(super) winners: Option<Winners>,
     pub(super) attended: Option<Attended>,
 }
 
@@ -126,7 +123,7 @@ impl Part {
                 let weight = neighbour_weight(conv, plan.in_width);
                 let own = active.times(weight.matrix(), workspace);
                 let sums = match conv {
-                    Conv::Sage(linear, _) => {
+                    Conv::Sage(linear) => {
                         let weight = own_weight(linear, plan.in_width);
                         active.times(weight.matrix(), workspace).into_values()
                     }
@@ -151,7 +148,7 @@ impl Part {
                 let weight = values.matrix();
                 self.pass.own = inputs.own.times(&own, weight, workspace).into_values();
                 self.pass.halo = inputs.halo.times(&halo, weight, workspace).into_values();
-                if let Conv::Sage(linear, _) = &layer.conv {
+                if let Conv::Sage(linear) = &layer.conv {
                     let values = own_weight(linear, plan.in_width);
                     let sums = inputs.own.times(&own, values.matrix(), workspace);
                     self.pass.sums = sums.into_values();
@@ -183,16 +180,15 @@ impl Part {
         operator.aggregate(x, form, which, &mut pass.sums);
     }
 
-    /// Makes the output of layer `number` from its aggregated rows, or from all rows that the
-    /// others aggregate together.
+    /// Makes the output of layer `number` from its aggregated rows, or, with attention, from all
+    /// rows.
     pub(crate) fn end_layer(&mut self, number: usize, layer: &Layer, dropout: LayerDropout) {
         let plan = self.plans[number];
         let mut out = match (&self.aggregator, &layer.conv) {
             (Aggregator::Attention { .. }, Conv::Gat(gat)) => {
                 self.attend(number, gat, plan, dropout)
             }
-            (Aggregator::Largest(_), Conv::Sage(linear, _)) => self.largest(number, linear, plan),
-            (Aggregator::Weighted(operator), Conv::Sage(linear, _) | Conv::Gcn(linear)) => {
+            (Aggregator::Weighted(operator), Conv::Sage(linear) | Conv::Gcn(linear)) => {
                 let sums = std::mem::take(&mut self.pass.sums);
                 match plan.travels {
                     Travels::Transformed => {
@@ -228,32 +224,6 @@ impl Part {
             workspace.give(own);
         }
         self.pass.layers[number].output = Some(out);
-    }
-
-    /// Returns the output of the largest elements of neighbours.
-    fn largest(&mut self, number: usize, linear: &Linear, plan: LayerPlan) -> Matrix {
-        let Aggregator::Largest(largest) = &self.aggregator else {
-            unreachable!("largest elements are of GraphSAGE")
-        };
-        let workspace = &self.workspace;
-        let state = &mut self.pass.layers[number];
-        let sparse = state.inputs.as_ref().and_then(|[own, halo]| {
-            let own = self.inputs.own.sparse_rows(own)?;
-            Some(own.followed_by(&self.inputs.halo.sparse_rows(halo)?))
-        });
-        let rows = match sparse {
-            Some(x) => Rows::Sparse(largest.sparse_product(&x, None)),
-            None => {
-                let x = joined(&self.pass.own, &self.pass.halo, workspace);
-                let (rows, winners) = largest.product(&x, plan.in_width, workspace);
-                workspace.give(x);
-                state.winners = Some(winners);
-                Rows::Dense(Matrix::new(rows, 2 * plan.in_width))
-            }
-        };
-        let out = linear.forward(&rows, workspace);
-        state.rows = Some(rows);
-        out
     }
 
     fn attend(
@@ -319,7 +289,7 @@ impl PartPass {
 pub(super) fn neighbour_weight(conv: &Conv, in_width: usize) -> Values<'_> {
     match conv {
         // Those of own rows are above them.
-        Conv::Sage(linear, _) => linear.weight().read_rows(in_width..2 * in_width),
+        Conv::Sage(linear) => linear.weight().read_rows(in_width..2 * in_width),
         Conv::Gcn(linear) => linear.weight().read(),
         Conv::Gat(gat) => gat.projection.weight().read(),
     }

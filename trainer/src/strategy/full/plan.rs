@@ -1,16 +1,14 @@
-//! Rows of each layer that travel between partitions.
+//! Plan of each layer: which rows partitions exchange.
 
 use lodestore_models::conv::Conv;
 use lodestore_models::layer::Layer;
 
-use crate::options::Aggregation;
-
-/// Rows of a layer that travel: the narrower ones.
+/// Rows of a layer that partitions exchange: the narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Travels {
-    /// The rows that the layer is given; those that come are transformed where they are needed.
+    /// Input rows of the layer; the receiver multiplies them with the weights.
     Rows,
-    /// The products of the layer's weights with them.
+    /// Products of the input rows with the layer's weights.
     Transformed,
 }
 
@@ -18,18 +16,17 @@ pub(crate) enum Travels {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerPlan {
     pub(crate) travels: Travels,
-    /// Width of the rows that the layer is given.
+    /// Width of input rows.
     pub(crate) in_width: usize,
-    /// Width of what travels.
+    /// Width of exchanged rows.
     pub(crate) message_width: usize,
-    /// Width of its rows.
+    /// Width of output rows.
     pub(crate) out_width: usize,
 }
 
 impl LayerPlan {
-    /// Makes the plan of each of `layers` over features of `width`, which are sparse or not.
-    /// Features of the halo are kept, so that nothing of the first layer travels: what is
-    /// transformed first there is what takes less arithmetic.
+    /// Makes the plan of each of `layers` over features of `width`. Features of the halo are kept,
+    /// so the first layer exchanges nothing; its plan is the one with less arithmetic.
     pub(crate) fn of_layers(layers: &[Layer], width: usize, features: FeatureForm) -> Vec<Self> {
         let mut in_width = width;
         let plan = |(number, layer): (usize, &Layer)| {
@@ -53,9 +50,7 @@ pub(crate) enum FeatureForm {
 
 fn travels(conv: &Conv, in_width: usize, of_features: Option<FeatureForm>) -> (Travels, usize) {
     let transformed = match conv {
-        // The largest of transformed rows is not the transformed largest.
-        Conv::Sage(_, Aggregation::Max) => return (Travels::Rows, in_width),
-        Conv::Sage(linear, _) | Conv::Gcn(linear) => linear.bias.width(),
+        Conv::Sage(linear) | Conv::Gcn(linear) => linear.bias.width(),
         Conv::Gat(gat) => gat.projection.weight().width(),
     };
     let is_projected = matches!(conv, Conv::Gat(_)) && of_features.is_some();

@@ -24,7 +24,7 @@ use crate::worker::DROPOUT_STREAM;
 pub(super) struct FullRun<'scope> {
     setup: &'scope Setup<'scope>,
     config: &'scope FullConfig,
-    /// Where rows may be old: the state with which those at hand were made.
+    /// With stale rows: the state that computed the rows of the halos.
     refreshed: Option<ReplicaState>,
     team: Option<FullTeam>,
 }
@@ -68,7 +68,7 @@ impl<'scope> StrategyRun<'scope> for FullRun<'scope> {
         Ok(())
     }
 
-    /// Makes the update of the present epoch, unless it is made.
+    /// Makes the update of the present epoch, unless a checkpoint has it.
     fn epoch(
         &mut self,
         run: &mut Run<'_>,
@@ -111,7 +111,7 @@ impl<'scope> StrategyRun<'scope> for FullRun<'scope> {
         Ok(())
     }
 
-    /// Returns two replicas where rows may be old: the model, and that of these rows.
+    /// Returns the number of replicas: with stale rows the model, and that of these rows.
     fn n_replicas(&self) -> u32 {
         1 + u32::from(self.config.staleness > 0)
     }
@@ -159,7 +159,7 @@ fn train_step(
     let Passed { terms, mut figures } =
         team.pass(&run.replica.model, epoch, seed_of(run.config, epoch), group)?;
     for (figures, part) in figures.iter_mut().zip(&mut team.parts) {
-        // A pass that only restores rows reports nothing.
+        // A pass that only restores rows is not reported.
         figures.pulled = std::mem::take(&mut part.inputs.pulled);
     }
     let figures = group.exchange_figures(figures, team.n_parts)?;
@@ -217,7 +217,7 @@ fn outcome_of(config: &TrainConfig, of_part: &PartFigures) -> StepOutcome {
     }
 }
 
-/// Returns what each worker did in the epoch.
+/// Returns each worker's entry for the epoch.
 fn worker_steps(
     run: &Run<'_>,
     step: &TeamStep,
@@ -289,8 +289,8 @@ fn exchanged(run: &Run<'_>, figures: &[PartFigures], team: &FullTeam) -> EpochRe
     }
 }
 
-/// Returns where the rows of a partition were found in an epoch: its own, kept ones, and those that
-/// came from other workers.
+/// Returns the rows of a partition in an epoch by source: own, kept, and received from other
+/// workers.
 fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
     let came = of_part.pulled.remote_rows + of_part.embedding_rows;
     LoadStats {
@@ -304,8 +304,8 @@ fn load_of(of_part: &PartFigures, n_layers: usize) -> LoadStats {
     }
 }
 
-/// Fails where the loss of a partition is not finite: all processes alike. A feature that is no
-/// number says more than a row.
+/// Fails if the loss of a partition is not finite, in all processes alike. The error names a
+/// feature that is not finite before a row.
 fn check_numbers(figures: &[PartFigures], epoch: u32) -> Result<(), TrainError> {
     let faults = || figures.iter().filter_map(|of| of.fault.map(|fault| (fault, of.loss)));
     let of_feature = faults().find(|(fault, _)| matches!(fault, Fault::Feature { .. }));

@@ -1,14 +1,11 @@
 //! Set-up before the first epoch: the part of the graph of each partition, and its inputs.
 
-use std::sync::Arc;
-
 use lodestore_graph::{
     NodeId, PartId,
     rapa::{DeviceProfile, RapaParams, adjust, part_loads},
 };
 use lodestore_models::attention::Entries;
 use lodestore_models::conv::Hop;
-use lodestore_models::largest::Largest;
 use lodestore_models::matrix::workspace::Workspace;
 
 use super::{
@@ -24,7 +21,7 @@ use super::{
 };
 use crate::error::TrainError;
 use crate::labels::Labels;
-use crate::options::{Aggregation, ModelKind};
+use crate::options::ModelKind;
 use crate::process_group::ProcessGroup;
 use crate::setup::Setup;
 use crate::step_outcome::MemberStats;
@@ -93,18 +90,13 @@ fn part_of(setup: &Setup<'_>, halo: Halo, part: u32, halos: &Halos) -> Result<Pa
 
 fn aggregator(setup: &Setup<'_>, graph: &PartGraph) -> Aggregator {
     let degree = |node: NodeId| setup.graph.topology.in_degree(node);
-    match (setup.config.model, setup.config.layer.aggregation) {
-        (ModelKind::Gcn, _) => {
+    match setup.config.model {
+        ModelKind::Gcn => {
             let degrees: Vec<u32> = graph.nodes.iter().map(|&node| degree(node)).collect();
             Aggregator::Weighted(Operator::normalised(graph, &degrees))
         }
-        (ModelKind::Sage, Aggregation::Max) => {
-            Aggregator::Largest(Largest::new(Arc::clone(&graph.block)))
-        }
-        (ModelKind::Sage, aggregation) => {
-            Aggregator::Weighted(Operator::aggregated(graph, aggregation))
-        }
-        (ModelKind::Gat, _) => {
+        ModelKind::Sage => Aggregator::Weighted(Operator::mean(graph)),
+        ModelKind::Gat => {
             let (block, nodes) = (&graph.block, &graph.nodes[..]);
             let keys = Hop { block, nodes, degree: &degree }.entry_keys().collect();
             Aggregator::Attention { entries: Entries::of(block), keys }
@@ -133,8 +125,8 @@ fn dropped_replicas(
             let (needed, found, device) = (adjusted.bytes, device.memory_bytes, &device.name);
             return Err(TrainError::PartitionSize(format!(
                 "partition {part} takes {needed} bytes without any halo that it can do without, \
-                 and device `{device}` has {found}; import the graph in more partitions (--parts), \
-                 or take another device"
+                 and device `{device}` has {found}; import the graph in more partitions, or take \
+                 another device"
             )));
         }
     }

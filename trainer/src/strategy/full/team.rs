@@ -19,11 +19,11 @@ use super::{
     operator::Destinations,
     part::Part,
 };
-use crate::collective::Term;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::step_outcome::{MemberStats, exact};
+use lodestore_comm::collective::Term;
 
 /// The partitions of this process.
 pub(crate) struct FullTeam {
@@ -47,9 +47,9 @@ pub(super) struct Exchange {
     pub(super) routes: [Routes; 2],
     pub(super) code: RowCode,
     pub(super) halo: Halo,
-    /// Whether rows travel while others are computed.
+    /// Whether messages overlap with computation.
     pub(super) overlaps: bool,
-    /// Epochs that rows of halos may be old.
+    /// Most epochs that rows of halos may be old.
     pub(super) staleness: u32,
     /// By layer, and by way.
     pub(super) layers: Vec<[Stamped; 2]>,
@@ -60,7 +60,7 @@ pub(super) struct Exchange {
     pub(super) oldest: u32,
 }
 
-/// The last messages of a layer one way, with the epoch that they are of.
+/// The last messages of a layer in one direction, with their epoch.
 #[derive(Default)]
 pub(super) struct Stamped {
     messages: Messages,
@@ -88,18 +88,18 @@ pub(crate) struct PartFigures {
     pub(crate) remote_rows: u64,
     /// Other workers' input rows that were pulled.
     pub(crate) pulled: LoadStats,
-    /// Rows of layers that came from other workers, and bytes of them.
+    /// Rows of layers received from other workers, and their bytes.
     pub(crate) embedding_rows: u64,
     pub(crate) embedding_bytes: u64,
-    /// Bytes of gradients that went back to other workers.
+    /// Bytes of gradients sent back to other workers.
     pub(crate) gradient_bytes: u64,
     /// Squares of what narrowing took from rows and gradients that it sent, and of these.
     pub(crate) narrowing: [f64; 2],
     pub(crate) compute_seconds: f64,
-    /// Time of its process with rows on their way, and nothing to compute meanwhile.
+    /// Seconds that its process waited for messages without work.
     pub(crate) exchange_seconds: f64,
     pub(crate) wait_seconds: f64,
-    /// The oldest rows that were used, in epochs.
+    /// Age of the oldest used rows, in epochs.
     pub(crate) staleness: u32,
     /// Bytes of kept inputs.
     pub(crate) input_bytes: u64,
@@ -107,17 +107,17 @@ pub(crate) struct PartFigures {
     pub(crate) fault: Option<Fault>,
 }
 
-/// Epoch that left the range of numbers.
+/// Cause of a loss that is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Fault {
-    /// A feature that is no number: its bits, so that it can travel.
+    /// A feature that is not finite, by its bits, since JSON has no such numbers.
     Feature { node: u32, column: u64, bits: u32 },
     /// The row of this node.
     Row { node: u32 },
 }
 
 impl PartFigures {
-    /// Adds the loss by narrowing; nothing where it is no number, which the training loss shows.
+    /// Adds the loss of narrowing, unless it is not finite: the training loss shows that.
     pub(crate) fn note(&mut self, Sent { loss, .. }: Sent) {
         if loss.error.is_finite() && loss.all.is_finite() {
             self.narrowing[0] += loss.error;
@@ -127,8 +127,8 @@ impl PartFigures {
 }
 
 impl Stamped {
-    /// Returns how old its rows are in `epoch`, if they may still be used: the only place that
-    /// decides.
+    /// Returns the age of its rows in `epoch`, if they may still be used. Nothing else decides
+    /// that.
     fn usable_age(&self, epoch: u32, staleness: u32) -> Option<u32> {
         let age = epoch.checked_sub(self.stamp?)?;
         // Rows of this very epoch are never there before they are exchanged.
@@ -209,7 +209,7 @@ fn each(pool: &ThreadPool, parts: &mut [Part], f: impl Fn(&mut Part) + Sync) {
     });
 }
 
-/// Returns why the loss of a partition may be no number: a feature, or else the worst row.
+/// Returns the likely cause of a loss that is not finite: a feature, else the worst row.
 fn fault_of(part: &Part) -> Fault {
     if let Some((node, column, found)) = part.inputs.not_finite {
         return Fault::Feature { node: node.0, column: column as u64, bits: found.to_bits() };
@@ -247,7 +247,7 @@ impl Exchange {
         self.epoch = epoch;
     }
 
-    /// Brings rows of layer `number` to halos, and aggregates.
+    /// Sends rows of layer `number` to halos, and aggregates.
     fn forward(
         &mut self,
         parts: &mut [Part],
@@ -277,7 +277,7 @@ impl Exchange {
         Ok(sent)
     }
 
-    /// Brings gradients of layer `number` back to the owners of rows, and adds them there.
+    /// Sends gradients of layer `number` to the owners of rows, which add them.
     fn back(
         &mut self,
         parts: &mut [Part],
@@ -301,8 +301,8 @@ impl Exchange {
         Ok(sent)
     }
 
-    /// Moves rows, unless those of an epoch before may be used, and calls `compute` meanwhile.
-    /// Returns what each part has sent.
+    /// Exchanges rows, unless those of an earlier epoch may be used, and calls `compute` meanwhile.
+    /// Returns the figures of each part.
     fn move_rows(
         &mut self,
         parts: &mut [Part],
@@ -332,7 +332,7 @@ impl Exchange {
             compute(parts);
             waited
         } else {
-            // This thread alone may use the engine between processes: others compute.
+            // Only this thread may use the collective; others compute.
             let (moved, computed) = thread::scope(|scope| {
                 let computing = scope.spawn(|| {
                     compute(parts);
@@ -353,14 +353,15 @@ impl Exchange {
     }
 }
 
-/// Rows of a layer that travel one way.
+/// Rows of a layer in one direction.
 #[derive(Clone, Copy, Debug)]
 struct LayerRows {
     way: Way,
     number: usize,
 }
 
-/// Returns the width of what travels of a layer but the first: the same for all partitions.
+/// Returns the width of a layer's messages, except the first layer's. It is equal for all
+/// partitions.
 fn width_of(parts: &[Part], number: usize) -> usize {
     parts.first().map_or(0, |part| part.plans[number].message_width)
 }

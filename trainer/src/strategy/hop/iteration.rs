@@ -1,5 +1,5 @@
-//! Which roots each model trains on in an iteration, where, and in which time step (HopGNN,
-//! sections 5.1 and 5.3). As many time steps are merged as make epochs faster.
+//! Assignment of roots to models, workers and time steps of an iteration (HopGNN, sections 5.1 and
+//! 5.3). Time steps are merged while that makes epochs faster.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub struct Iterations<'a> {
     plan: RootPlan<'a>,
     train: &'a [NodeId],
     merge: Merge,
-    /// The epoch whose order is at hand.
+    /// Epoch of the present order of roots.
     epoch: Option<u32>,
     order: Vec<NodeId>,
 }
@@ -72,7 +72,7 @@ impl<'a> Iterations<'a> {
 }
 
 impl Iteration {
-    /// Deals the roots of a global batch to models by turns, and to time steps by their owners.
+    /// Deals the roots of a global batch to models in turn, and to time steps by owner.
     fn new(plan: &RootPlan<'_>, batch: &[NodeId]) -> Self {
         let n = plan.workers;
         let none = |offset| TimeStep { offset, roots: vec![Vec::new(); n as usize] };
@@ -106,8 +106,7 @@ impl Iteration {
         fewest.unwrap_or_default()
     }
 
-    /// Removes a time step; each model trains on its roots by turns in the others. The last one
-    /// stays.
+    /// Removes a time step; its roots are dealt to the others in turn. The last time step stays.
     fn merge(&mut self, chosen: usize) {
         if self.steps.len() == 1 {
             return;

@@ -18,13 +18,13 @@ pub(super) struct Micrographs<'a> {
     worker: u32,
     sampler: Sampler<'a>,
     loader: BatchLoader,
-    /// Whether the rows of an iteration are pulled together.
+    /// Whether one pull loads the rows of a whole iteration.
     pregather: bool,
-    /// Micrographs of the present iteration, those whose rows are there.
+    /// Micrographs of the present iteration with loaded rows.
     ready: VecDeque<Micrograph>,
-    /// Memory for rows, which serves one iteration after the other.
+    /// Memory for rows, reused by each iteration.
     rows: Arc<RowBuffer>,
-    /// How batches were met so far.
+    /// How ready batches were so far.
     stats: PrefetchStats,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct MicrographOrder {
     pub(super) at: usize,
 }
 
-/// The sampled neighbourhood of the roots of a time step, and what it took to prepare.
+/// The sampled neighbourhood of the roots of a time step, and the times of its preparation.
 struct Micrograph {
     batch: Batch,
     rows: MicrographRows,
@@ -112,7 +112,7 @@ impl<'a> Micrographs<'a> {
             let bytes = first..first + batch.nodes.len() * row_bytes;
             first = bytes.end;
             self.stats.max_nodes = self.stats.max_nodes.max(batch.nodes.len() as u64);
-            // The first step waits for all.
+            // The first step waits for the pull.
             let is_first = self.ready.is_empty();
             let sample_seconds = if is_first { sample_seconds } else { 0.0 };
             let wait_seconds = if is_first { seconds } else { 0.0 };

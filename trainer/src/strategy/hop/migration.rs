@@ -31,7 +31,7 @@ pub(super) struct MigratingRun<'scope> {
     steps: Option<MigratingSteps<'scope>>,
 }
 
-/// Workers that train models by turns.
+/// Workers that train models in turn.
 pub(super) struct MigratingSteps<'scope> {
     team: Team<'scope, MicrographOrder>,
     n_workers: u32,
@@ -112,7 +112,7 @@ impl Steps for MigratingSteps<'_> {
         let n_workers = self.n_workers;
         let parameters = replica.adam.values().concat();
         let of_models = iteration.roots_of_models();
-        // All are equal as an iteration begins: each is where its first time step is.
+        // All models are equal at the start of an iteration, so each starts at its first worker.
         let start = |worker| MovingModel { worker, sum: vec![0.0; parameters.len()] };
         let mut models: Vec<MovingModel> = self.team.workers().map(start).collect();
         let mut totals = vec![StepOutcome::default(); models.len()];

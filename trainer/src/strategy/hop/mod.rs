@@ -1,8 +1,8 @@
-//! HopGNN: the roots of a global mini-batch are trained on where they are stored.
+//! HopGNN: workers train on the roots of a global mini-batch that they own.
 //!
-//! Without migration each worker trains on all roots that it owns, in one step. With migration
-//! models go by turns to the workers that own their roots. Either way the gradients, weighted by
-//! roots, are those of the whole batch.
+//! Without migration each worker trains on all of its roots in one step. With migration models move
+//! in turn to the workers that own their roots. Either way the gradients, weighted by roots, are
+//! those of the whole batch.
 
 pub(crate) mod config;
 mod iteration;

@@ -12,7 +12,6 @@ use lodestore_store::Dtype;
 use proptest::prelude::*;
 
 use super::migration::MigratingSteps;
-use crate::collective::ThreadCollective;
 use crate::config::{
     HopConfig, Merge, Migration, OndemandConfig, Roots, Sampling, Strategy, TrainConfig,
 };
@@ -26,6 +25,7 @@ use crate::step::Place;
 use crate::strategy::mini_batches::{BatchFeed, Steps};
 use crate::strategy::ondemand::SampledFeed;
 use crate::workers::Team;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 const WIDTH: u32 = 5;

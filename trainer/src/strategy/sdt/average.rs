@@ -2,9 +2,9 @@
 
 use lodestore_models::adam::ReplicaState;
 
-use crate::collective::Term;
 use crate::config::OptimizerState;
 use crate::error::TrainError;
+use lodestore_comm::collective::Term;
 
 /// The local models of a run, one for each partition, and their shares of the average.
 #[derive(Clone, Debug)]
@@ -135,7 +135,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::collective::{Collective, Payload, ThreadCollective};
+    use lodestore_comm::collective::Collective;
+    use lodestore_comm::tag::Payload;
+    use lodestore_comm::threads::ThreadCollective;
 
     fn state(values: &[f32], n_steps: u32) -> ReplicaState {
         let lists = |factor: f32| {

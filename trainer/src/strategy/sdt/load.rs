@@ -1,4 +1,4 @@
-//! Partitions loaded ahead of their turns.
+//! Loading of partitions ahead of their turns.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ use crate::error::TrainError;
 pub(crate) struct Turn {
     pub(crate) part: u32,
     pub(crate) roots: Arc<[NodeId]>,
-    /// Bytes that it takes in memory.
+    /// Bytes in memory.
     pub(crate) n_bytes: u64,
 }
 
@@ -64,8 +64,8 @@ impl Turns {
         Self { partitions, released }
     }
 
-    /// Returns the next partition, how it was met, and how long that took. The one before must have
-    /// been released.
+    /// Returns the next partition, its readiness, and the time waited. The previous partition must
+    /// be released.
     pub(crate) fn next(&self) -> Result<(Ready, BatchReadiness, f64), TrainError> {
         let start = Instant::now();
         let (ready, met) = match self.partitions.try_recv() {
@@ -80,7 +80,7 @@ impl Turns {
     /// Releases the present partition.
     pub(crate) fn release(&self, ready: Ready) {
         drop(ready);
-        // A loader that is gone loads no more.
+        // The loader may have ended.
         let _ = self.released.send(());
     }
 }

@@ -1,4 +1,4 @@
-//! A partition with its halo in memory: lists, degrees and rows, under local ids.
+//! A partition with its halo in memory: neighbour lists, degrees and rows, by local id.
 
 use std::{ops::Range, thread, time::Instant};
 
@@ -40,13 +40,13 @@ pub(crate) struct PartitionSource<'run> {
     pub(crate) tensor: &'run str,
     pub(crate) row_bytes: usize,
     pub(crate) depth: Depth,
-    /// The worker's partitions are those that leave this when divided by the number of workers.
+    /// Partition p belongs to worker p mod workers.
     pub(crate) worker: u32,
     pub(crate) n_workers: u32,
 }
 
-/// Local ids: other workers' nodes come first, each kind in rising order, so that the rows of a
-/// pull stand together.
+/// Local ids: other workers' nodes first, each kind in ascending order, so that pulled rows are
+/// contiguous.
 #[derive(Debug)]
 struct Numbers {
     set: NodeSet,
@@ -80,7 +80,7 @@ impl Numbers {
         (Self { set, parts }, n_remote)
     }
 
-    /// Returns the local id of `node`, which is one of these.
+    /// Returns the local id of `node`.
     fn local(&self, node: NodeId) -> u32 {
         let part = self.parts.partition_point(|(first, _)| *first <= node.0) - 1;
         (i64::from(self.set.index(node)) + self.parts[part].1) as u32
@@ -92,12 +92,12 @@ impl PartitionSource<'_> {
         self.book.range(PartId(part as u16))
     }
 
-    /// Returns what it takes to train the local model of `part` on `roots`.
+    /// Returns the cost of loading `part` to train on `roots`.
     pub(crate) fn plan(&self, part: u32, roots: &[NodeId]) -> PartitionPlan {
         Region::new(self.topology, self.owned(part), self.depth).plan(roots)
     }
 
-    /// Loads what the local model of `part` needs to train on `roots`.
+    /// Loads `part` with its halo, to train on `roots`.
     pub(crate) fn load(&self, part: u32, roots: &[NodeId]) -> Result<LocalPartition, TrainError> {
         let region = Region::new(self.topology, self.owned(part), self.depth);
         let Reach { nodes: set, expanded } = region.reach(roots);
@@ -130,8 +130,8 @@ impl PartitionSource<'_> {
         })
     }
 
-    /// Pulls the rows of `nodes`, of which the first `n_remote` are other workers': these travel
-    /// while own ones are read.
+    /// Loads the rows of `nodes`. The first `n_remote` are other workers'; they are pulled while
+    /// own rows are read.
     fn pull(
         &self,
         nodes: &[NodeId],

@@ -2,7 +2,7 @@
 //! averages of them (section III-D).
 //!
 //! [`plan`], [`residents`] and [`average`] decide; [`local`], [`load`], [`worker`] and [`team`]
-//! move rows, load ahead and compute; [`run`] goes through the partitions of an epoch.
+//! load rows and compute; [`run`] makes the epochs.
 
 mod average;
 pub(crate) mod config;

@@ -1,10 +1,9 @@
-//! Which partitions of a worker are in memory.
+//! Residency of a worker's partitions in memory.
 
-/// The partitions of a worker by turns, and which of them are in memory.
+/// The partitions of a worker in turn, and which of them are in memory.
 ///
-/// Each one is trained on in its turn, again and again in the same order. Where there is no room
-/// for the next one, that with the farthest next turn goes (Belady), and the one that is trained on
-/// stays.
+/// Turns repeat in the same order. If the next partition does not fit, the partition with the
+/// farthest next turn is evicted (Belady), but never the present one.
 #[derive(Clone, Debug)]
 pub(crate) struct Residents {
     /// Bytes of each, in the order of turns.
@@ -13,20 +12,20 @@ pub(crate) struct Residents {
     is_resident: Vec<bool>,
 }
 
-/// Work before a turn.
+/// Action before a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The partition is in memory.
     Resident,
-    /// It is to be loaded when these are gone.
+    /// Evict these, then load the partition.
     Load(Vec<usize>),
-    /// There is no room while the present one is trained on.
+    /// The partition does not fit beside the present one.
     Wait,
 }
 
 impl Residents {
-    /// Returns the state before the first turn. Without a budget there is room for any two of them,
-    /// so that one is loaded while another is trained on.
+    /// Returns the state before the first turn. Without a budget any two partitions fit, so one is
+    /// loaded during training on another.
     ///
     /// # Panics
     ///
@@ -39,7 +38,7 @@ impl Residents {
         Self { sizes, budget, is_resident }
     }
 
-    /// Admits the partition of turn `next` while that of `present`, if any, is trained on.
+    /// Admits the partition of turn `next` during turn `present`, if any.
     pub(crate) fn admit(&mut self, next: usize, present: Option<usize>) -> Admission {
         if self.is_resident[next] {
             return Admission::Resident;
@@ -62,7 +61,7 @@ impl Residents {
         Admission::Load(gone)
     }
 
-    /// Returns the bytes of those in memory.
+    /// Returns the bytes of resident partitions.
     pub(crate) fn held(&self) -> u64 {
         let resident = self.sizes.iter().zip(&self.is_resident).filter(|(_, is)| **is);
         resident.map(|(size, _)| size).sum()

@@ -13,7 +13,6 @@ use super::{
     worker::PartitionFigures,
 };
 use crate::checkpoint::Checkpoints;
-use crate::collective::{Collective, Payload, ThreadCollective};
 use crate::config::Due;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
@@ -24,8 +23,11 @@ use crate::setup::Setup;
 use crate::step::{Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{MemberStats, TeamStep};
 use crate::strategy::{Observer, StrategyRun};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::threads::ThreadCollective;
 
-/// The leader asks for nothing.
+/// The run continues.
 const NOTHING: u32 = 0;
 /// The leader writes a checkpoint.
 const SAVE: u32 = 1;
@@ -43,19 +45,18 @@ pub(super) struct SdtRun<'scope> {
 /// The local models of a run, one for each partition.
 #[derive(Debug)]
 pub(super) struct LocalModels {
-    /// By partition; those of other processes are empty but while a checkpoint is written.
+    /// By partition; those of other processes are empty, except while a checkpoint is written.
     pub(super) states: Vec<ReplicaState>,
     pub(super) shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
     pub(super) kept_share: f64,
-    /// Whether there are checkpoints.
+    /// Whether the run has checkpoints.
     pub(super) saves: bool,
 }
 
 impl LocalModels {
-    /// Returns the parameters of the average of all local models, all of which are here. Where all
-    /// have the same, as after an average, it is these: their weighted sum may differ in the last
-    /// bit.
+    /// Returns the parameters of the average of all local models, which must be in this process. If
+    /// all are equal, as after an average, returns them: a weighted sum may differ in the last bit.
     fn average_here(&self) -> Result<Vec<Vec<f32>>, TrainError> {
         if self.states.windows(2).all(|pair| pair[0].values == pair[1].values) {
             return Ok(self.states[0].values.clone());
@@ -66,7 +67,7 @@ impl LocalModels {
         Ok(self.shares.lists(&sum))
     }
 
-    /// Forgets the states of the partitions of other processes.
+    /// Drops the states of other processes' partitions.
     fn keep_own(&mut self, group: &ProcessGroup<'_>, n_workers: u32) {
         let others = (0..).zip(&mut self.states);
         let others = others.filter(|(part, _)| !group.has_worker(part % n_workers));
@@ -75,7 +76,7 @@ impl LocalModels {
 }
 
 impl<'scope> SdtRun<'scope> {
-    /// Returns a run whose local models are all as `replica` is.
+    /// Returns a run whose local models all equal `replica`.
     pub(super) fn new(
         setup: &'scope Setup<'scope>,
         config: &'scope SdtConfig,
@@ -85,7 +86,7 @@ impl<'scope> SdtRun<'scope> {
         Self { setup, config, local, team: None }
     }
 
-    /// Takes note of what partitions keep, and agrees on whether there are checkpoints.
+    /// Records the kept share, and learns from the leader whether the run has checkpoints.
     fn begin(
         &mut self,
         run: &Run<'_>,

@@ -142,8 +142,7 @@ fn check_memory(config: &SdtConfig, sizes: &[u64]) -> Result<(), TrainError> {
     Err(TrainError::PartitionSize(format!(
         "partition {part} with its halo takes {needed} bytes, and of the {memory} bytes of a \
          worker {left} are for it, since training is left {reserved}: import the graph in {parts} \
-         partitions or more (--parts {parts}), allow more (--memory), or leave less to training \
-         (--reserve)"
+         partitions or more, allow more memory, or leave less to training"
     )))
 }
 
@@ -162,7 +161,7 @@ mod tests {
         checked(Some(300), Some(0), &[300, 99]).unwrap();
         let error = checked(Some(300), None, &[99, 250, 100]).unwrap_err().to_string();
         assert!(error.contains("partition 1") && error.contains("250 bytes"), "{error}");
-        assert!(error.contains("--parts 8"), "{error}");
+        assert!(error.contains("import the graph in 8 partitions or more"), "{error}");
         assert!(checked(Some(3), Some(7), &[1]).is_err());
     }
 }

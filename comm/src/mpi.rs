@@ -1,4 +1,4 @@
-//! Ranks that `mpirun` has started, on one machine or several.
+//! Ranks that `mpirun` starts, on one machine or several.
 
 use std::{
     panic::{set_hook, take_hook},
@@ -15,35 +15,40 @@ use mpi::{
     traits::{Destination, Source},
 };
 
-use super::{Collective, CollectiveError, Tag, Traffic, check_length, error::time_to_wait};
+use crate::collective::Collective;
+use crate::error::CollectiveError;
+use crate::limits::{check_length, wait_limit};
+use crate::tag::Tag;
+use crate::traffic::Traffic;
 
-/// Time in which a rank that waits asks again and again, before it sleeps in between.
+/// Time that a waiting rank polls without sleeping.
 const SPIN: Duration = Duration::from_millis(2);
+/// Sleep between later polls.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// One process of an MPI job.
 ///
-/// A job ends as a whole: with a process that dies, and with one that meets an error here, which it
-/// prints first.
+/// A job ends as a whole: when one process ends early, and when one process finds an error here,
+/// which it prints first.
 pub struct MpiCollective {
     world: SimpleCommunicator,
     n_local: u32,
     timeout: Duration,
     traffic: Traffic,
-    /// Ends MPI when it is dropped, after everything else.
+    /// Finalizes MPI when it is dropped, so it is the last field.
     _universe: Universe,
 }
 
 impl MpiCollective {
-    /// Starts MPI; none if this process has started it before. Only the thread that calls this may
-    /// use what it returns. Rank 0 waits for others for `timeout`, the others for twice as long.
+    /// Initializes MPI; none if this process has done so before. Only the calling thread may use
+    /// the result. Rank 0 waits at most `timeout` for others, the others twice as long.
     #[must_use]
     pub fn start(timeout: Duration) -> Option<Self> {
         let (universe, _) = mpi::initialize_with_threading(Threading::Funneled)?;
         let world = universe.world();
         abort_on_panic();
         let n_local = world.split_shared(world.rank()).size().cast_unsigned();
-        let timeout = time_to_wait(world.rank().cast_unsigned(), timeout);
+        let timeout = wait_limit(world.rank().cast_unsigned(), timeout);
         Some(Self { world, n_local, timeout, traffic: Traffic::default(), _universe: universe })
     }
 
@@ -51,7 +56,7 @@ impl MpiCollective {
         self.world.process_at_rank(rank.cast_signed())
     }
 
-    /// Receives the message of `rank`, as long as it is.
+    /// Receives a message of any length from `rank`.
     fn receive_message(
         &self,
         tag: Tag,
@@ -61,18 +66,17 @@ impl MpiCollective {
     ) -> Result<(), CollectiveError> {
         let process = self.process(rank);
         let probe = || process.immediate_matched_probe();
-        let found = wait(probe, left).ok_or_else(|| self.silent(rank))?;
-        let (message, status) = found;
+        let (message, status) = wait(probe, left).ok_or_else(|| self.silent(rank))?;
         tag.expect(rank, status.tag().cast_unsigned())?;
         let n_bytes = status.count(u8::equivalent_datatype());
-        // MPI counts in signed numbers; one that it cannot count is negative.
+        // MPI counts in signed numbers; the count of a longer message is negative.
         check_length(rank, u64::try_from(n_bytes).unwrap_or(u64::MAX))?;
         bytes.resize(n_bytes.cast_unsigned() as usize, 0);
         message.matched_receive_into(&mut bytes[..]);
         Ok(())
     }
 
-    /// Reports the error and ends the job: messages that are still on their way hold its memory.
+    /// Prints the error and ends the job. It cannot return: messages in flight borrow memory.
     fn abort(&self, error: &CollectiveError) -> ! {
         eprintln!("lode: {error}");
         self.world.abort(1)
@@ -83,24 +87,25 @@ impl MpiCollective {
     }
 }
 
-/// Ends the whole job when the thread that may call MPI panics. Otherwise the other processes would
-/// wait for it. An MPI job ends when a process dies, not when a process unwinds and then waits for
-/// the others in MPI's own end.
+/// Ends the whole job when the thread that calls MPI panics. A process that unwinds finalizes MPI,
+/// which waits for the other processes, so the job would not end.
 fn abort_on_panic() {
-    let (mine, report) = (current().id(), take_hook());
+    let mpi_thread = current().id();
+    let report = take_hook();
     set_hook(Box::new(move |panic| {
         report(panic);
-        if current().id() == mine {
+        if current().id() == mpi_thread {
             SimpleCommunicator::world().abort(1);
         }
     }));
 }
 
-/// Asks until there is an answer or no time is `left`.
-fn wait<T>(mut ask: impl FnMut() -> Option<T>, left: &mut Duration) -> Option<T> {
+/// Polls until there is an answer or no time is `left`.
+fn wait<T>(mut poll: impl FnMut() -> Option<T>, left: &mut Duration) -> Option<T> {
     let start = Instant::now();
     loop {
-        let (answer, waited) = (ask(), start.elapsed());
+        let answer = poll();
+        let waited = start.elapsed();
         if answer.is_some() || waited >= *left {
             *left = left.saturating_sub(waited);
             return answer;
@@ -120,7 +125,7 @@ fn wait_sent<'a, S: Scope<'a>>(request: Request<'a, [u8], S>, left: &mut Duratio
         }
     };
     let is_sent = wait(test, left).is_some();
-    // The job ends now: the request is never completed.
+    // An unfinished request is never completed: the job ends now. Dropping it would panic.
     std::mem::forget(request);
     is_sent
 }
@@ -156,8 +161,9 @@ impl Collective for MpiCollective {
         scope(|scope| {
             let mut requests = Vec::with_capacity(sends.len());
             for &(rank, bytes) in sends {
-                let (process, number) = (self.process(rank), tag.number().cast_signed());
-                requests.push((rank, process.immediate_send_with_tag(scope, bytes, number)));
+                let number = tag.number().cast_signed();
+                let request = self.process(rank).immediate_send_with_tag(scope, bytes, number);
+                requests.push((rank, request));
             }
             for (rank, bytes) in receives {
                 if let Err(error) = self.receive_message(tag, *rank, bytes, &mut left) {

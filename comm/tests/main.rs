@@ -5,14 +5,16 @@
 
 mod calls;
 mod faults;
+mod group;
 #[cfg(feature = "mpi")]
 mod job;
 
 use std::{os::unix::net::UnixStream, thread, time::Duration};
 
-use lodestore_trainer::collective::{
-    Collective, CollectiveError, SocketCollective, ThreadCollective,
-};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::sockets::SocketCollective;
+use lodestore_comm::threads::ThreadCollective;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -7,10 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_trainer::collective::{
-    Collective, CollectiveError, MAX_MESSAGE_BYTES, Payload, SocketCollective, Tag, Term,
-    ThreadCollective, Traffic,
-};
+use lodestore_comm::collective::{Collective, Term};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::limits::MAX_MESSAGE_BYTES;
+use lodestore_comm::sockets::SocketCollective;
+use lodestore_comm::tag::{Payload, Tag};
+use lodestore_comm::threads::ThreadCollective;
+use lodestore_comm::traffic::Traffic;
 
 use super::{ENGINES, Rank, TIMEOUT, in_all};
 

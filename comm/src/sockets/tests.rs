@@ -1,7 +1,7 @@
 use std::{io::Write, thread};
 
 use super::*;
-use crate::collective::MAX_MESSAGE_BYTES;
+use crate::limits::MAX_MESSAGE_BYTES;
 
 #[test]
 fn waiting_is_counted_in_slices_and_ends_when_something_comes() {

@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lodestore_trainer::collective::{Collective, MAX_MESSAGE_BYTES, MpiCollective, Payload};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::limits::MAX_MESSAGE_BYTES;
+use lodestore_comm::mpi::MpiCollective;
+use lodestore_comm::tag::Payload;
 
 use super::{TIMEOUT, calls};
 

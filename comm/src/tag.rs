@@ -1,8 +1,10 @@
-//! Kind of a message: the collective that sends it, and its payload.
+//! Tags of messages: the collective that sends a message, and its payload.
 
-use super::CollectiveError;
+use std::fmt;
 
-/// Payload of a message. Bytes are counted by it.
+use crate::error::CollectiveError;
+
+/// Payload of a message. [`Traffic`](crate::traffic::Traffic) counts bytes by payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Rows of features.
@@ -17,13 +19,9 @@ pub enum Payload {
     Control,
 }
 
-/// Bytes of a header as it travels: tag and bytes that follow. A fault is as long: rank and
-/// milliseconds.
-pub(super) const HEADER_BYTES: usize = 12;
-
 /// The collective that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     AllToAll,
     AllGather,
     Broadcast,
@@ -33,25 +31,11 @@ pub(super) enum Operation {
     ReduceScatter,
 }
 
-/// The tag of a message: both ends must agree on it.
+/// Tag of a message. Both ends must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     operation: Operation,
-    pub(super) payload: Payload,
-}
-
-/// Returns the bytes of a header.
-pub(super) fn header(tag: u32, n_bytes: u64) -> [u8; HEADER_BYTES] {
-    let mut header = [0; HEADER_BYTES];
-    header[..4].copy_from_slice(&tag.to_le_bytes());
-    header[4..].copy_from_slice(&n_bytes.to_le_bytes());
-    header
-}
-
-/// Returns tag and length of a header.
-pub(super) fn parts_of(header: [u8; HEADER_BYTES]) -> (u32, u64) {
-    let [a, b, c, d, n_bytes @ ..] = header;
-    (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(n_bytes))
+    pub(crate) payload: Payload,
 }
 
 impl Payload {
@@ -73,29 +57,28 @@ impl Operation {
 }
 
 impl Tag {
-    pub(super) fn new(operation: Operation, payload: Payload) -> Self {
+    pub(crate) fn new(operation: Operation, payload: Payload) -> Self {
         Self { operation, payload }
     }
 
-    /// Returns the tag of a barrier.
-    pub(super) fn barrier() -> Self {
+    pub(crate) fn barrier() -> Self {
         Self::new(Operation::Barrier, Payload::Control)
     }
 
-    /// Returns the number that travels: below 2¹⁵, as MPI asks of tags.
-    pub(super) fn number(self) -> u32 {
+    /// Returns the number on the wire: below 2¹⁵, the limit of MPI.
+    pub(crate) fn number(self) -> u32 {
         (self.operation as u32) << 8 | self.payload as u32
     }
 
-    /// Fails if rank `rank` has sent a message of another tag.
-    pub(super) fn expect(self, rank: u32, found: u32) -> Result<(), CollectiveError> {
+    /// Fails if `rank` sent a message with the tag `found` instead of this one.
+    pub(crate) fn expect(self, rank: u32, found: u32) -> Result<(), CollectiveError> {
         if found == self.number() {
             return Ok(());
         }
-        let known = Operation::ALL.iter().flat_map(|&operation| {
+        let mut known = Operation::ALL.iter().flat_map(|&operation| {
             Payload::ALL.iter().map(move |&payload| Self { operation, payload })
         });
-        let found = match known.into_iter().find(|tag| tag.number() == found) {
+        let found = match known.find(|tag| tag.number() == found) {
             Some(tag) => tag.to_string(),
             None => format!("a message of unknown tag {found}"),
         };
@@ -103,8 +86,8 @@ impl Tag {
     }
 }
 
-impl std::fmt::Display for Tag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} of {:?}", self.operation, self.payload)
     }
 }

@@ -1,4 +1,4 @@
-//! A socket to another rank, and the messages that are on their way through it.
+//! A socket to another rank, and the messages in flight on it.
 
 use std::{
     cell::Cell,
@@ -9,32 +9,31 @@ use std::{
     },
 };
 
-use crate::collective::{
-    CollectiveError, Tag, check_length,
-    error::{FAULT, WAITING},
-    tag::{HEADER_BYTES, header, parts_of},
-};
+use crate::error::CollectiveError;
+use crate::header::{FAULT, HEADER_BYTES, WAITING, decode_header, encode_header};
+use crate::limits::check_length;
+use crate::tag::Tag;
 
-/// A socket that never blocks.
+/// A non-blocking socket.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
-    /// The rank in the last notice that was sent.
+    /// Rank in the last sent notice.
     noticed: Cell<Option<u32>>,
 }
 
-/// A message while it is sent.
+/// A message to be sent.
 pub(super) struct Outbound<'a> {
     pub(super) rank: u32,
     pub(super) link: &'a Link,
     header: [u8; HEADER_BYTES],
     bytes: &'a [u8],
     n_sent: usize,
-    /// Whether the other end is gone.
+    /// Whether the other end is closed.
     pub(super) is_broken: bool,
 }
 
-/// A message while it is received.
+/// A message to be received.
 pub(super) struct Inbound<'a> {
     pub(super) rank: u32,
     pub(super) link: &'a Link,
@@ -43,8 +42,7 @@ pub(super) struct Inbound<'a> {
     n_header: usize,
     bytes: &'a mut Vec<u8>,
     pub(super) is_done: bool,
-    /// The rank that keeps the message from arriving, as far as its sender has reported. This is
-    /// the sender itself until it sends a notice that it waits for another rank.
+    /// Rank that delays the message: the sender, or the rank that the sender's last notice names.
     pub(super) suspect: u32,
 }
 
@@ -54,20 +52,19 @@ impl Link {
         Ok(Self { socket, noticed: Cell::new(None) })
     }
 
-    /// Sends a notice that this rank waits because of rank `suspect`, unless the last one said so.
-    /// No message may be under way. Without room in the socket nothing is sent.
+    /// Sends a notice that this rank waits for `suspect`, unless the last notice named it. No
+    /// message may be in flight. Sends nothing if the socket is full.
     pub(super) fn notify(&self, suspect: u32) {
         if self.noticed.get() == Some(suspect) {
             return;
         }
-        // A header alone, with a rank for its length. The kernel takes its bytes whole or not at
-        // all.
-        if (&self.socket).write(&header(WAITING, u64::from(suspect))).is_ok() {
+        // A header with a rank instead of a length. The kernel accepts all of its bytes or none.
+        if (&self.socket).write(&encode_header(WAITING, u64::from(suspect))).is_ok() {
             self.noticed.set(Some(suspect));
         }
     }
 
-    /// Sends a notice that `rank`, this one, waits no longer, if the last one said that it does.
+    /// Sends a notice that this rank, `rank`, waits no longer, if it sent one that it waits.
     pub(super) fn retract(&self, rank: u32) {
         if self.noticed.get().is_some() {
             self.notify(rank);
@@ -83,11 +80,11 @@ impl AsFd for Link {
 
 impl<'a> Outbound<'a> {
     pub(super) fn new(rank: u32, link: &'a Link, tag: u32, bytes: &'a [u8]) -> Self {
-        let header = header(tag, bytes.len() as u64);
+        let header = encode_header(tag, bytes.len() as u64);
         Self { rank, link, header, bytes, n_sent: 0, is_broken: false }
     }
 
-    /// Sends as much as the socket takes; returns whether it took anything.
+    /// Sends as much as the socket accepts. Returns whether it made progress.
     pub(super) fn advance(&mut self) -> bool {
         if self.is_done() || self.is_broken {
             return false;
@@ -101,7 +98,7 @@ impl<'a> Outbound<'a> {
                 n > 0
             }
             Err(error) => {
-                // Counts as progress: what the other end sent before is looked for once more.
+                // Counts as progress, so the caller reads once more what the other end sent before.
                 self.is_broken = !is_temporary(&error);
                 self.is_broken
             }
@@ -112,7 +109,7 @@ impl<'a> Outbound<'a> {
         self.n_sent == HEADER_BYTES + self.bytes.len()
     }
 
-    /// Returns the fault that the other end passed on before it closed, else that it is gone.
+    /// Returns the fault that the other end sent before it closed, else that it is gone.
     pub(super) fn last_fault(&self) -> CollectiveError {
         let mut bytes = Vec::new();
         let mut last = Inbound::new(self.rank, self.link, Tag::barrier(), &mut bytes);
@@ -134,8 +131,8 @@ impl<'a> Inbound<'a> {
         Self { rank, link, tag, header, n_header: 0, bytes, is_done: false, suspect: rank }
     }
 
-    /// Receives as much as has come; returns whether anything has. Memory grows with the bytes that
-    /// come, not by the length that the header names.
+    /// Receives the bytes that have arrived; returns whether there were any. Memory grows with the
+    /// received bytes, not by the length in the header.
     pub(super) fn advance(&mut self) -> Result<bool, CollectiveError> {
         if self.is_done {
             return Ok(false);
@@ -145,12 +142,12 @@ impl<'a> Inbound<'a> {
             match socket.read(&mut self.header[self.n_header..]) {
                 Ok(0) => return Err(CollectiveError::Gone { rank: self.rank }),
                 Ok(n) => self.n_header += n,
-                Err(error) => return self.none_came(&error),
+                Err(error) => return self.unless_temporary(&error),
             }
             if self.n_header < HEADER_BYTES {
                 return Ok(true);
             }
-            match parts_of(self.header) {
+            match decode_header(self.header) {
                 (FAULT, _) => {}
                 (WAITING, suspect) => {
                     self.suspect = suspect as u32;
@@ -159,34 +156,36 @@ impl<'a> Inbound<'a> {
                 }
                 (tag, _) => self.tag.expect(self.rank, tag)?,
             }
-            check_length(self.rank, parts_of(self.header).1)?;
+            check_length(self.rank, decode_header(self.header).1)?;
         }
-        let (before, (_, n_bytes)) = (self.bytes.len(), parts_of(self.header));
+        let (_, n_bytes) = decode_header(self.header);
+        let before = self.bytes.len();
         let read = socket.take(n_bytes - before as u64).read_to_end(self.bytes);
-        let (n_new, is_whole) = (self.bytes.len() - before, self.bytes.len() as u64 == n_bytes);
+        let n_new = self.bytes.len() - before;
+        let is_whole = self.bytes.len() as u64 == n_bytes;
         match read {
             _ if is_whole => self.finish().map(|()| true),
             Ok(_) => Err(CollectiveError::Gone { rank: self.rank }),
             Err(_) if n_new > 0 => Ok(true),
-            Err(error) => self.none_came(&error),
+            Err(error) => self.unless_temporary(&error),
         }
     }
 
     fn finish(&mut self) -> Result<(), CollectiveError> {
         self.is_done = true;
-        if parts_of(self.header).0 != FAULT {
+        if decode_header(self.header).0 != FAULT {
             return Ok(());
         }
         let gone = CollectiveError::Gone { rank: self.rank };
         Err(self.bytes.first_chunk().copied().map_or(gone, CollectiveError::from_fault))
     }
 
-    fn none_came(&self, error: &io::Error) -> Result<bool, CollectiveError> {
+    fn unless_temporary(&self, error: &io::Error) -> Result<bool, CollectiveError> {
         if is_temporary(error) { Ok(false) } else { Err(CollectiveError::Gone { rank: self.rank }) }
     }
 }
 
-/// Returns whether the same may work later.
+/// Returns whether a retry can succeed.
 fn is_temporary(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

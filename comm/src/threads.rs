@@ -1,20 +1,22 @@
-//! Ranks that are threads of one process: a channel for each pair.
+//! Ranks that are threads of one process, with a channel for each pair.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     time::{Duration, Instant},
 };
 
-use super::{
-    Collective, CollectiveError, Tag, Traffic,
-    error::{FAULT, time_to_wait},
-};
+use crate::collective::Collective;
+use crate::error::CollectiveError;
+use crate::header::FAULT;
+use crate::limits::wait_limit;
+use crate::tag::Tag;
+use crate::traffic::Traffic;
 
-/// One of several ranks in one process, or the only one of a run.
+/// One of several ranks in one process, or the only rank of a run.
 #[derive(Debug)]
 pub struct ThreadCollective {
     rank: u32,
-    /// By rank; this one's is never used. Empty after an error.
+    /// By rank; the link of this rank is unused. Empty after an error.
     links: Vec<ChannelPair>,
     n_ranks: u32,
     timeout: Duration,
@@ -37,32 +39,43 @@ impl ThreadCollective {
     /// Returns a collective of one rank.
     #[must_use]
     pub fn alone() -> Self {
-        let (links, timeout) = (Vec::new(), Duration::ZERO);
-        Self { rank: 0, links, n_ranks: 1, timeout, traffic: Traffic::default() }
+        Self {
+            rank: 0,
+            links: Vec::new(),
+            n_ranks: 1,
+            timeout: Duration::ZERO,
+            traffic: Traffic::default(),
+        }
     }
 
-    /// Returns `n_ranks` collectives, one for each thread, by rank. Rank 0 waits for others for
-    /// `timeout`, the others for twice as long.
+    /// Returns `n_ranks` collectives, one for each thread, by rank. Rank 0 waits at most `timeout`
+    /// for others, the others twice as long.
     #[must_use]
     pub fn group(n_ranks: u32, timeout: Duration) -> Vec<Self> {
-        let mut receivers: Vec<Vec<Receiver<Message>>> = Vec::new();
+        // `senders[a][b]` sends from rank a to `receivers[b][a]`.
         let mut senders: Vec<Vec<Sender<Message>>> = (0..n_ranks).map(|_| Vec::new()).collect();
+        let mut receivers: Vec<Vec<Receiver<Message>>> = Vec::new();
         for _ in 0..n_ranks {
-            let (to_rank, from_others) = (0..n_ranks).map(|_| channel()).unzip();
-            let to_rank: Vec<Sender<Message>> = to_rank;
-            senders.iter_mut().zip(to_rank).for_each(|(of_rank, sender)| of_rank.push(sender));
+            let mut from_others = Vec::new();
+            for of_rank in &mut senders {
+                let (sender, receiver) = channel();
+                of_rank.push(sender);
+                from_others.push(receiver);
+            }
             receivers.push(from_others);
         }
-        let ranks = (0..).zip(senders.into_iter().zip(receivers));
+        let mut ranks = Vec::new();
+        for (rank, (senders, receivers)) in (0..).zip(senders.into_iter().zip(receivers)) {
+            let pairs = senders.into_iter().zip(receivers);
+            ranks.push(Self {
+                rank,
+                links: pairs.map(|(sender, receiver)| ChannelPair { sender, receiver }).collect(),
+                n_ranks,
+                timeout: wait_limit(rank, timeout),
+                traffic: Traffic::default(),
+            });
+        }
         ranks
-            .map(|(rank, (senders, receivers))| {
-                let links = senders.into_iter().zip(receivers);
-                let links =
-                    links.map(|(sender, receiver)| ChannelPair { sender, receiver }).collect();
-                let timeout = time_to_wait(rank, timeout);
-                Self { rank, links, n_ranks, timeout, traffic: Traffic::default() }
-            })
-            .collect()
     }
 
     fn link(&self, rank: u32) -> Result<&ChannelPair, CollectiveError> {
@@ -76,7 +89,8 @@ impl ThreadCollective {
         receives: &mut [(u32, Vec<u8>)],
     ) -> Result<(), CollectiveError> {
         for &(rank, bytes) in sends {
-            // A rank that is gone has perhaps said why, or shows when nothing comes from it.
+            // A rank that ended may have sent a fault first. With messages to receive, the loop
+            // below finds that fault or the closed channel.
             let message = Message { tag: tag.number(), bytes: bytes.to_vec() };
             if self.link(rank)?.sender.send(message).is_err() && receives.is_empty() {
                 return Err(self.last_fault(rank));
@@ -84,7 +98,8 @@ impl ThreadCollective {
         }
         let mut left = self.timeout;
         for (rank, bytes) in receives {
-            let (rank, start) = (*rank, Instant::now());
+            let rank = *rank;
+            let start = Instant::now();
             let message = match self.link(rank)?.receiver.recv_timeout(left) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Disconnected) => return Err(CollectiveError::Gone { rank }),
@@ -102,18 +117,23 @@ impl ThreadCollective {
         Ok(())
     }
 
-    /// Returns what `rank` said last, which is gone.
+    /// Returns the fault that `rank` sent before it ended, else that it ended.
     fn last_fault(&self, rank: u32) -> CollectiveError {
-        let said = self.links.get(rank as usize).map(|link| link.receiver.try_iter());
-        let fault = said.into_iter().flatten().find_map(|message| message.fault());
-        fault.unwrap_or(CollectiveError::Gone { rank })
+        if let Some(link) = self.links.get(rank as usize)
+            && let Some(fault) = link.receiver.try_iter().find_map(|message| message.fault())
+        {
+            return fault;
+        }
+        CollectiveError::Gone { rank }
     }
 }
 
 impl Message {
     fn fault(&self) -> Option<CollectiveError> {
-        let fault = self.bytes.first_chunk();
-        fault.filter(|_| self.tag == FAULT).map(|fault| CollectiveError::from_fault(*fault))
+        if self.tag != FAULT {
+            return None;
+        }
+        self.bytes.first_chunk().copied().map(CollectiveError::from_fault)
     }
 }
 
@@ -141,7 +161,7 @@ impl Collective for ThreadCollective {
             for link in self.links.drain(..) {
                 if let Some(fault) = error.to_fault() {
                     let message = Message { tag: FAULT, bytes: fault.to_vec() };
-                    // A rank that is gone needs to know nothing.
+                    // Sending fails only if the rank has ended.
                     let _ = link.sender.send(message);
                 }
             }

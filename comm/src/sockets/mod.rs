@@ -1,14 +1,13 @@
-//! Ranks that are processes of one machine: a Unix socket for each pair.
+//! Ranks that are processes of one machine, with a Unix socket for each pair.
 //!
-//! The process that starts the others leads. It has a socket to each, and passes every two of them
-//! the ends of one more. So no socket has a name that another process could connect to. The kernel
-//! closes the sockets of a process that dies in any way, and all its peers read the end
-//! immediately. A rank that meets a fault passes it on before it closes its own sockets. All ranks
-//! then name the process that died, not one that ended because of it.
+//! The process that starts the others leads. It has a socket to each of them, and passes a socket
+//! pair to each two of them. No socket has a name, so no other process can connect. When a process
+//! dies, the kernel closes its sockets, and its peers read the end immediately. A rank that finds a
+//! fault passes it on before it closes its own sockets. So all ranks report the process that died,
+//! not one that ended because of it.
 //!
-//! A process that hangs keeps its sockets. The ranks that wait for it send notices which name it. A
-//! rank that waits for one of these names the hanging process too, not the one that it waits for
-//! itself.
+//! A process that hangs keeps its sockets. A rank that waits for it sends the others a notice with
+//! its rank. A rank that waits for the sender of a notice then reports the hanging process.
 
 mod link;
 
@@ -32,26 +31,28 @@ use rustix::{
     },
 };
 
-use super::{
-    Collective, CollectiveError, Tag, Traffic,
-    error::{FAULT, time_to_wait},
-};
+use crate::collective::Collective;
+use crate::error::CollectiveError;
+use crate::header::FAULT;
+use crate::limits::wait_limit;
+use crate::tag::Tag;
+use crate::traffic::Traffic;
 use link::{Inbound, Link, Outbound};
 
-/// The longest piece of waiting that is counted as one.
+/// Longest single wait.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// A follower sends notices once it has waited for this part of its timeout, half of the leader's.
+/// A follower sends notices after 1/`NOTICE_PART` of its timeout: half of the leader's timeout.
 const NOTICE_PART: u32 = 4;
 
-/// The longest wait for ranks to take a fault that is passed on.
+/// Longest wait until other ranks have read a fault.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// One of several ranks on this machine, each a process.
+/// One rank of several processes on this machine.
 #[derive(Debug)]
 pub struct SocketCollective {
     rank: u32,
-    /// By rank; none to this one itself. Empty after an error.
+    /// By rank; none for this rank. Empty after an error.
     links: Vec<Option<Link>>,
     n_ranks: u32,
     timeout: Duration,
@@ -59,12 +60,11 @@ pub struct SocketCollective {
 }
 
 impl SocketCollective {
-    /// Returns rank 0 of the processes at the other ends of `followers`, which have the ranks from
-    /// 1 on, and connects them with each other. It waits for them for `timeout`.
+    /// Returns rank 0. The processes at the other ends of `followers` get the ranks from 1 on, and
+    /// a socket to each other. Rank 0 waits at most `timeout` for each.
     pub fn leader(followers: Vec<UnixStream>, timeout: Duration) -> Result<Self, CollectiveError> {
-        let ranks = || (1..).zip(&followers);
-        for (first, to_first) in ranks() {
-            for (second, to_second) in ranks().skip(first as usize) {
+        for (first, to_first) in (1..).zip(&followers) {
+            for (second, to_second) in (1..).zip(&followers).skip(first as usize) {
                 let (one, other) = UnixStream::pair().map_err(connect("make sockets"))?;
                 pass(first, to_first, one.as_fd(), timeout)?;
                 pass(second, to_second, other.as_fd(), timeout)?;
@@ -74,19 +74,19 @@ impl SocketCollective {
         Self::new(0, sockets.collect(), timeout)
     }
 
-    /// Returns rank `rank` of `n_ranks`, from 1, that is connected to the leader by `leader`. It
-    /// waits for others for twice `timeout`.
+    /// Returns rank `rank` of `n_ranks`, from 1, with the socket `leader` to rank 0. It waits at
+    /// most twice `timeout` for others.
     pub fn follower(
         rank: u32,
         n_ranks: u32,
         leader: OwnedFd,
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
-        let timeout = time_to_wait(rank, timeout);
+        let timeout = wait_limit(rank, timeout);
         let leader = UnixStream::from(leader);
         leader.set_nonblocking(false).map_err(connect("set up the sockets"))?;
         leader.set_read_timeout(Some(timeout)).map_err(connect("set up the sockets"))?;
-        // The leader passes them in the order of ranks.
+        // The leader passes sockets in the order of ranks.
         let passed = (1..n_ranks)
             .map(|other| (other != rank).then(|| receive_socket(&leader, timeout)).transpose())
             .collect::<Result<Vec<_>, _>>()?;
@@ -101,9 +101,11 @@ impl SocketCollective {
         timeout: Duration,
     ) -> Result<Self, CollectiveError> {
         let n_ranks = sockets.len() as u32;
-        let link = |socket: Option<UnixStream>| socket.map(Link::new).transpose();
-        let links = sockets.into_iter().map(link).collect::<Result<_, _>>();
-        let links = links.map_err(connect("set up the sockets"))?;
+        let mut links = Vec::with_capacity(sockets.len());
+        for socket in sockets {
+            let link = socket.map(Link::new).transpose();
+            links.push(link.map_err(connect("set up the sockets"))?);
+        }
         Ok(Self { rank, links, n_ranks, timeout, traffic: Traffic::default() })
     }
 
@@ -112,7 +114,7 @@ impl SocketCollective {
         link.ok_or(CollectiveError::Gone { rank })
     }
 
-    /// Moves all messages as their sockets allow, and waits where none does.
+    /// Sends and receives all messages. After a fault, passes it on to the other ranks.
     fn move_messages(
         &self,
         tag: Tag,
@@ -128,12 +130,15 @@ impl SocketCollective {
             inbound.push(Inbound::new(*rank, self.link(*rank)?, tag, bytes));
         }
         let moved = self.finish(&mut outbound, &mut inbound);
-        if let Err(Some(fault)) = moved.as_ref().map_err(CollectiveError::to_fault) {
+        if let Err(error) = &moved
+            && let Some(fault) = error.to_fault()
+        {
             self.pass_on(&fault, outbound, inbound);
         }
         moved
     }
 
+    /// Moves bytes while any socket is ready, and waits while none is, until all messages are done.
     fn finish(
         &self,
         outbound: &mut Vec<Outbound<'_>>,
@@ -157,13 +162,15 @@ impl SocketCollective {
             outbound.retain(|message| !message.is_done());
             inbound.retain(|message| !message.is_done);
             let Some(rank) = self.suspect(outbound, inbound) else {
-                self.links.iter().flatten().for_each(|link| link.retract(self.rank));
+                for link in self.links.iter().flatten() {
+                    link.retract(self.rank);
+                }
                 return Ok(());
             };
             if left.is_zero() {
                 return Err(CollectiveError::Silent { rank, waited: self.timeout });
             }
-            // The leader informs no rank: it gives up first.
+            // The leader sends no notice: its own timeout ends first.
             if self.rank > 0 && self.timeout - left >= self.timeout / NOTICE_PART {
                 self.notify(rank, outbound);
             }
@@ -171,20 +178,20 @@ impl SocketCollective {
         }
     }
 
-    /// Returns the rank that keeps these messages from being finished: one that has said nothing,
-    /// before one that ranks which wait themselves name. None if there are none.
+    /// Returns the rank that blocks these messages: the silent rank, else the one that peers blame.
+    /// None if there are no messages.
     fn suspect(&self, outbound: &[Outbound<'_>], inbound: &[Inbound<'_>]) -> Option<u32> {
         let silent = inbound.iter().find(|message| message.suspect == message.rank);
         if let Some(message) = silent.or(inbound.first()) {
-            // Two that wait for each other are out of step: the other one is named.
+            // Two ranks that wait for each other are out of step: blame the other one.
             let suspect = message.suspect;
             return Some(if suspect == self.rank { message.rank } else { suspect });
         }
         outbound.first().map(|message| message.rank)
     }
 
-    /// Sends a notice that this rank waits because of rank `suspect` to all that no message is
-    /// under way to.
+    /// Sends a notice that this rank waits for `suspect` to each rank to which no message is in
+    /// flight.
     fn notify(&self, suspect: u32, outbound: &[Outbound<'_>]) {
         for (rank, link) in (0..).zip(&self.links) {
             let Some(link) = link else { continue };
@@ -194,17 +201,20 @@ impl SocketCollective {
         }
     }
 
-    /// Passes a fault on to all ranks, behind the messages to them that are under way. Messages
-    /// that arrive meanwhile are read, so that ranks that do the same do not wait for each other.
+    /// Sends a fault to all ranks, after the messages in flight. It reads arriving messages
+    /// meanwhile, so that ranks that send faults to each other do not block.
     fn pass_on(
         &self,
         fault: &[u8],
         mut outbound: Vec<Outbound<'_>>,
         mut inbound: Vec<Inbound<'_>>,
     ) {
-        let links = (0..).zip(&self.links).filter_map(|(rank, link)| Some((rank, link.as_ref()?)));
-        let mut faults: Vec<Outbound<'_>> =
-            links.map(|(rank, link)| Outbound::new(rank, link, FAULT, fault)).collect();
+        let mut faults = Vec::with_capacity(self.links.len());
+        for (rank, link) in (0..).zip(&self.links) {
+            if let Some(link) = link {
+                faults.push(Outbound::new(rank, link, FAULT, fault));
+            }
+        }
         let mut left = LINGER;
         loop {
             let mut has_moved = false;
@@ -261,9 +271,9 @@ impl Collective for SocketCollective {
     }
 }
 
-/// Waits until a socket is ready, for a slice of time at most, and subtracts the wait from `left`.
-/// No wait counts for more than its slice. When this process was stopped, or the machine slept,
-/// other processes may have been too, and still have all but a slice of their time.
+/// Waits until a socket is ready, at most one [`SLICE`], and subtracts the wait from `left`. A wait
+/// counts for one slice at most: if this process was stopped or the machine slept, others may have
+/// been stopped too, and keep the rest of their time.
 fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration) {
     let readable = inbound.iter().map(|message| (message.link, PollFlags::IN));
     let writable = outbound.iter().map(|message| (message.link, PollFlags::OUT));
@@ -271,15 +281,16 @@ fn wait(outbound: &[Outbound<'_>], inbound: &[Inbound<'_>], left: &mut Duration)
         .chain(writable)
         .map(|(link, flags)| PollFd::from_borrowed_fd(link.as_fd(), flags))
         .collect();
-    let (slice, start) = (SLICE.min(*left), Instant::now());
+    let slice = SLICE.min(*left);
+    let start = Instant::now();
     let time = Timespec { tv_sec: 0, tv_nsec: slice.as_nanos() as i64 };
-    // A signal may interrupt it: the time that it took counts.
+    // A signal may interrupt the wait; the elapsed time counts.
     let _ = poll(&mut polled, Some(&time));
     *left = left.saturating_sub(start.elapsed().min(slice));
 }
 
-/// Passes a socket to the process of `rank`, at the other end of `socket`. One that is gone shows
-/// later.
+/// Passes a socket to the process of `rank`, at the other end of `socket`. If that process has
+/// ended, a later transfer reports it.
 fn pass(
     rank: u32,
     socket: &UnixStream,
@@ -287,14 +298,15 @@ fn pass(
     timeout: Duration,
 ) -> Result<(), CollectiveError> {
     socket.set_write_timeout(Some(timeout)).map_err(connect("set up the sockets"))?;
-    let (start, descriptors) = (Instant::now(), [passed]);
+    let start = Instant::now();
+    let descriptors = [passed];
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&descriptors));
         match sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL) {
             Ok(_) | Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
-            // As many as the kernel keeps until the processes have taken some.
+            // The kernel bounds passed descriptors that no process has received yet.
             Err(Errno::TOOMANYREFS) if start.elapsed() < timeout => {
                 sleep(Duration::from_millis(1));
             }
@@ -307,7 +319,7 @@ fn pass(
     }
 }
 
-/// Takes a socket to another process that the leader passes.
+/// Receives a socket to another process from the leader.
 fn receive_socket(leader: &UnixStream, timeout: Duration) -> Result<UnixStream, CollectiveError> {
     let failed = connect("receive the sockets");
     loop {

@@ -1,6 +1,8 @@
 //! The body: every collective in turn, each checked against the obvious in every rank.
 
-use lodestore_trainer::collective::{Collective, CollectiveError, Payload, Term};
+use lodestore_comm::collective::{Collective, Term};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Payload;
 
 /// Calls every collective with messages of many lengths, and panics where one returns a wrong
 /// result.

@@ -1,7 +1,5 @@
 //! A small graph in memory: three communities, features that say little of one node alone.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::ControlFlow,
@@ -20,16 +18,16 @@ use lodestore_client::halo_buffer::HaloBuffer;
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo, TierRows, VersionSpan};
 use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
+use lodestore_comm::collective::Collective;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 use lodestore_graph::{
     NodeId, PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
 };
 use lodestore_store::Dtype;
-use lodestore_trainer::collective::{Collective, ThreadCollective};
 use lodestore_trainer::config::{
-    FullConfig, HopConfig, MassiveConfig, OndemandConfig, RapidConfig, Roots, ScheduleConfig,
-    SdtConfig,
+    HopConfig, MassiveConfig, OndemandConfig, RapidConfig, Roots, ScheduleConfig, SdtConfig,
 };
 use lodestore_trainer::report::{RowsFrom, ScheduleReport};
 use lodestore_trainer::{
@@ -143,8 +141,13 @@ pub(crate) fn sdt() -> Strategy {
     Strategy::Sdt(SdtConfig::default())
 }
 
-pub(crate) fn full() -> Strategy {
-    Strategy::Full(FullConfig::default())
+/// Returns the rows of all nodes in a tensor.
+pub(crate) fn rows_of_all(graph: &Planted, tensor: &str) -> Vec<u8> {
+    let ids: Vec<NodeId> = (0..N_NODES).map(NodeId).collect();
+    let row_bytes = graph.rows.tensor(tensor).unwrap().row_bytes();
+    let mut rows = vec![0; ids.len() * row_bytes];
+    graph.rows.pull(tensor, &ids, &mut rows, PullKind::Sync).unwrap();
+    rows
 }
 
 /// Returns a strategy of mini-batches that deals the roots of one order to workers by turns.

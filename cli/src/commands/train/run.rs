@@ -156,15 +156,15 @@ impl Opened {
     fn new(run: &TrainRun, joined: &Joined, console: &Console) -> Result<Self> {
         console.stage("topology");
         let workers = joined.workers_here(run.train.workers);
-        Self::with(run, LocalWorkers { workers, n_processes: joined.n_here() })
+        Self::with(run, &LocalWorkers { workers, n_processes: joined.n_here() })
     }
 
     /// Opens what the workers of `here` need.
-    fn with(run: &TrainRun, here: LocalWorkers) -> Result<Self> {
+    fn with(run: &TrainRun, here: &LocalWorkers) -> Result<Self> {
         let graph = Graph::open(&run.graph)?;
         check_workers(run.train.workers, graph.book().n_parts())?;
         let topology = graph.open_topology()?;
-        let opened = sources::open(run, &graph, &topology, &here)?;
+        let opened = sources::open(run, &graph, &topology, here)?;
         let Sources { workers: sources, tiers, versions, client } = opened;
         Ok(Self { graph, topology, sources, tiers, versions, client })
     }
@@ -232,7 +232,7 @@ pub fn train_over_links<R: Collective + Send>(
     ranks: Vec<R>,
 ) -> Result<TrainReport> {
     let workers: Vec<u32> = (0..run.train.workers).collect();
-    let opened = Opened::with(run, LocalWorkers { workers, n_processes: 1 })?;
+    let opened = Opened::with(run, &LocalWorkers { workers, n_processes: 1 })?;
     // Goes away with the folder.
     let folder = ScratchFolder::new("lode-train-")?;
     let (config, on) = (&run.with_schedule(folder.path()), opened.train_graph(run));

@@ -3,8 +3,7 @@
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use crate::planted::{
-    FILLED, Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks,
-    run_telling,
+    Planted, config, global, hop, massive, ondemand, planted, rapid, run, run_in_ranks, run_telling,
 };
 use lodestore_client::RowSource;
 use lodestore_graph::sampler::Fanout;

@@ -45,7 +45,7 @@ pub enum Strategy {
     Rapid(RapidConfig),
     /// MassiveGNN. Batches are sampled as they are needed, the next one while this one is trained
     /// on. Rows pass through a buffer with eviction by score: see
-    /// [`crate::sources::WorkerSources::remote`].
+    /// [`crate::sources::WorkerSources::with_buffer`].
     Massive(MassiveConfig),
     /// HopGNN: each root of a global mini-batch is trained on by the worker that owns it.
     Hop(HopConfig),

@@ -35,7 +35,6 @@ fn a_failure_reaches_all_at_their_next_exchange() {
         }
         let error = group.check_status().unwrap_err();
         assert!(matches!(error, GroupError::Peer { rank: 1, .. }));
-        // Nobody is told twice, and the end waits for nobody.
         group.fail("a later error");
         error.to_string()
     }) {

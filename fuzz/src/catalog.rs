@@ -56,25 +56,25 @@ const N_PUTS: u32 = 4;
 
 thread_local! {
     static UPDATED: CrashFileSystem = {
-        let device = imported();
-        let mut world = World::new(&device, Model::imported());
-        UPDATES.iter().for_each(|op| world.act(op).expect("a sound device"));
+        let fs = imported();
+        let mut world = World::new(&fs, Model::imported());
+        UPDATES.iter().for_each(|op| world.act(op).expect("a sound file system"));
         world.close();
-        device
+        fs
     };
 }
 
-/// Returns a device with a graph that has deltas, a prepared one too, and pending rows.
+/// Returns a file system with a graph that has deltas, a prepared one too, and pending rows.
 fn updated() -> CrashFileSystem {
-    UPDATED.with(|device| device.after_loss(0))
+    UPDATED.with(|fs| fs.after_loss(0))
 }
 
 /// Changes the first partition's catalog, and then reads and opens everything.
 pub fn run(data: &[u8]) {
     let Ok(edits) = Vec::<Edit<'_>>::arbitrary(&mut Unstructured::new(data)) else { return };
-    let device = updated();
+    let fs = updated();
     {
-        let pairs = device.key_values(Path::new(CATALOG), Access::Write).expect("a catalog");
+        let pairs = fs.key_values(Path::new(CATALOG), Access::Write).expect("a catalog");
         let mut before = Vec::new();
         let mut each = |key: &[u8], value: &[u8]| {
             before.push((key.to_vec(), value.to_vec()));
@@ -84,11 +84,11 @@ pub fn run(data: &[u8]) {
         let changes: Vec<Change> = edits.iter().filter_map(|edit| edit.change(&before)).collect();
         pairs.write(&changes).expect("room in memory");
     }
-    bounded(data.len(), || look(&device, &edits));
+    bounded(data.len(), || look(&fs, &edits));
 }
 
-fn look(device: &CrashFileSystem, edits: &[Edit<'_>]) {
-    let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
+fn look(fs: &CrashFileSystem, edits: &[Edit<'_>]) {
+    let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
     let graph = Graph::open_on(shared, Path::new(OUT)).expect("its description is sound");
     let options = OpenOptions { reader: ReaderKind::Pread };
     let report = verify_rows(&graph);
@@ -96,7 +96,7 @@ fn look(device: &CrashFileSystem, edits: &[Edit<'_>]) {
         let live = match GraphHandle::open(graph.clone(), None, mode, &options) {
             Ok(live) => live,
             Err(error) => {
-                // A file that no record names goes to quarantine, which this device cannot do.
+                // A file that no record names goes to quarantine, which this file system cannot do.
                 let is_simulated = error.to_string().contains("cannot move: cross-device link");
                 let is_explained = !report.ok || !report.later.is_empty();
                 assert!(is_explained || is_simulated, "verified, and cannot be opened: {error}");

@@ -39,9 +39,9 @@ pub fn run(data: &[u8]) {
     let Ok(input) = GroupInput::arbitrary(&mut Unstructured::new(data)) else { return };
     let (identity, codec) = input.identity();
     let file = input.file(&identity, codec);
-    let (device, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
-    device.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
-    let Ok(segment) = bounded(file.len(), || Segment::open(&device, path, &identity)) else {
+    let (fs, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
+    fs.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
+    let Ok(segment) = bounded(file.len(), || Segment::open(&fs, path, &identity)) else {
         return;
     };
     let layout = segment.layout().clone();
@@ -137,9 +137,9 @@ impl Group<'_> {
 
 /// Returns the header page of a sound segment.
 fn header_of(identity: &SegmentIdentity, codec: SegmentCodec) -> Vec<u8> {
-    let (device, path) = (CrashFileSystem::new(0), Path::new("s"));
-    drop(SegmentWriter::create(&device, path, identity, codec).expect("a segment"));
-    let file = device.open(path).expect("a segment");
+    let (fs, path) = (CrashFileSystem::new(0), Path::new("s"));
+    drop(SegmentWriter::create(&fs, path, identity, codec).expect("a segment"));
+    let file = fs.open(path).expect("a segment");
     let mut page = vec![0; PAGE];
     file.read_exact_at(&mut page, 0).expect("a header");
     page

@@ -24,9 +24,9 @@ pub fn run(data: &[u8]) {
     let expected = identity(shape);
     let mut file = expand(spelled);
     reseal(&mut file, seals);
-    let (device, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
-    device.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
-    let opened = bounded(file.len(), || Segment::open(&device, path, &expected));
+    let (fs, path) = (CrashFileSystem::new(0), Path::new("feat.v1.seg"));
+    fs.create(path).and_then(|mut at| at.append(&file)).expect("room in memory");
+    let opened = bounded(file.len(), || Segment::open(&fs, path, &expected));
     let Ok(segment) = opened else { return };
     assert_eq!(segment.identity(), &expected);
     check_list(&file, &expected, segment.listed_rows());
@@ -82,11 +82,11 @@ fn list_at(file: &[u8], n_rows: usize) -> usize {
 /// with checksums that hold.
 pub fn seeds() -> Vec<Vec<u8>> {
     let spelled = |shape: u8, codec| {
-        let (device, path, identity) = (CrashFileSystem::new(0), Path::new("s"), identity(shape));
+        let (fs, path, identity) = (CrashFileSystem::new(0), Path::new("s"), identity(shape));
         let rows: Vec<u32> = (0..identity.n_rows).map(listed_row).collect();
         let writer = match identity.delta_of {
-            Some(_) => SegmentWriter::create_delta(&device, path, &identity, codec, &rows),
-            None => SegmentWriter::create(&device, path, &identity, codec),
+            Some(_) => SegmentWriter::create_delta(&fs, path, &identity, codec, &rows),
+            None => SegmentWriter::create(&fs, path, &identity, codec),
         };
         let mut writer = writer.expect("a segment");
         for row in 0..identity.n_rows {
@@ -96,7 +96,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             writer.write_rows(&bytes).expect("a row");
         }
         writer.finish().expect("a segment");
-        let file = device.open(path).expect("a segment");
+        let file = fs.open(path).expect("a segment");
         let mut bytes = vec![0; file.len_bytes().expect("a length") as usize];
         file.read_exact_at(&mut bytes, 0).expect("bytes");
         bytes

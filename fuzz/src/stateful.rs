@@ -1,4 +1,4 @@
-//! A graph in use on a simulated device, against a model of what it may hold. Puts, commits in one
+//! A graph in use on a simulated file system, against a model of what it may hold. Puts, commits in one
 //! step and in two, folds, views, readers, openings, faults and losses of power come in any order.
 
 use std::path::Path;
@@ -25,7 +25,7 @@ enum Step {
     },
     /// A fault comes after some operations.
     Arm(Plan),
-    /// The device works again.
+    /// The file system works again.
     Mend,
 }
 
@@ -79,31 +79,31 @@ fn plan(kind: u8, after: u8) -> Plan {
 }
 
 thread_local! {
-    /// The device with the imported graph.
+    /// The file system with the imported graph.
     static IMPORTED: CrashFileSystem = {
-        let device = CrashFileSystem::new(0);
-        device.create_dir(Path::new("graphs")).expect("an empty device");
-        device.sync(Path::new("")).expect("a sound device");
-        let shared: Arc<dyn FileSystem> = Arc::new(device.clone());
-        import(&shared).expect("a sound device");
-        device
+        let fs = CrashFileSystem::new(0);
+        fs.create_dir(Path::new("graphs")).expect("an empty file system");
+        fs.sync(Path::new("")).expect("a sound file system");
+        let shared: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        import(&shared).expect("a sound file system");
+        fs
     };
 }
 
-/// Returns a device with the imported graph.
+/// Returns a file system with the imported graph.
 pub(crate) fn imported() -> CrashFileSystem {
-    IMPORTED.with(|device| device.after_loss(0))
+    IMPORTED.with(|fs| fs.after_loss(0))
 }
 
 /// Does all steps, and in the end looks at what is there.
 pub fn run(data: &[u8]) {
-    let device = imported();
-    let world = World::new(&device, Model::imported());
-    let mut run = Run { world, device, is_armed: false };
+    let fs = imported();
+    let world = World::new(&fs, Model::imported());
+    let mut run = Run { world, fs, is_armed: false };
     run.act(&Op::Reopen);
     for &step in data.as_chunks::<STEP>().0.iter().take(MAX_STEPS) {
         run.step(&Step::of(step));
-        if run.device.is_dead() {
+        if run.fs.is_dead() {
             run.loss(data.len() as u64);
         }
     }
@@ -112,7 +112,7 @@ pub fn run(data: &[u8]) {
 }
 
 struct Run {
-    device: CrashFileSystem,
+    fs: CrashFileSystem,
     world: World,
     is_armed: bool,
 }
@@ -125,7 +125,7 @@ impl Run {
             Step::Arm(plan) => {
                 self.mend_if_armed();
                 self.world.is_sticky = plan.sticky;
-                self.device.arm(Some(*plan));
+                self.fs.arm(Some(*plan));
                 self.is_armed = true;
             }
             Step::Mend => self.mend_if_armed(),
@@ -142,20 +142,20 @@ impl Run {
     fn loss(&mut self, seed: u64) {
         self.world.close();
         self.is_armed = false;
-        self.device = self.device.after_loss(seed);
-        self.world = World::new(&self.device, self.world.model.clone());
+        self.fs = self.fs.after_loss(seed);
+        self.world = World::new(&self.fs, self.world.model.clone());
         self.act(&Op::Reopen);
     }
 
-    /// Ends the faults of the device, and opens the graph again. Failed operations are given up, as
+    /// Ends the faults of the file system, and opens the graph again. Failed operations are given up, as
     /// by a process that ends.
     fn mend(&mut self) {
-        self.device.arm(None);
+        self.fs.arm(None);
         self.is_armed = false;
         self.act(&Op::Reopen);
     }
 
-    /// Ends the faults of a device that has some.
+    /// Ends the faults of a file system that has some.
     fn mend_if_armed(&mut self) {
         if self.is_armed {
             self.mend();

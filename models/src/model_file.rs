@@ -297,6 +297,13 @@ fn settings_of(metadata: &HashMap<String, String>) -> Result<ModelSettings, Mode
             return Err(ModelFault::Removed { name, found: removed });
         }
     }
+    if let Some(found) = metadata.get("aggregation").filter(|found| *found != "mean") {
+        return Err(ModelFault::Unfit {
+            name: "aggregation".to_owned(),
+            expected: "mean in the file's metadata".to_owned(),
+            found: found.clone(),
+        });
+    }
     let number = |name| entry::<usize>(metadata, name, "a number", None);
     let text = |name| entry::<String>(metadata, name, "a name", None);
     let n_layers = number("layers")?;

@@ -50,7 +50,7 @@ impl Graph {
         Self::open_on(Arc::new(Disk), dir)
     }
 
-    /// Does as [`Graph::open`], on any file system.
+    /// Like [`Graph::open`], on any file system.
     pub fn open_on(fs: Arc<dyn FileSystem>, dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(META_FILE);
         let text = read_text(&*fs, &path, MAX_META_BYTES);
@@ -165,7 +165,8 @@ impl Graph {
         Halo::open(&self.halo_path(part), self.book(), part, *self.uuid().as_bytes())
     }
 
-    /// Returns the overlap ratio R(v) of each node (CaPGNN, Eq. 2): the number of halos that it is in.
+    /// Returns the overlap ratio R(v) of each node (CaPGNN, Eq. 2): the number of halos that it is
+    /// in.
     pub fn overlap_ratios(&self) -> Result<Vec<u16>, HaloError> {
         let mut ratios = vec![0; self.book().n_nodes() as usize];
         for part in self.book().parts() {

@@ -73,7 +73,7 @@ fn a_server_that_trickles_does_not_stretch_the_deadline_and_another_is_asked() {
     let start = Instant::now();
     let error = pull(&alone, &truth, &ids).unwrap_err();
     assert!(matches!(error, ClientError::Deadline { .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(start.elapsed() < 3 * deadline, "{:?}", start.elapsed());
     // Another link: the first one is full of answers without a reader.
     drop(slow);
     let slow = Serving::start_command(&line);

@@ -127,8 +127,8 @@ pub enum TrainError {
     },
     /// Under `massive` a worker's remote source has no buffer.
     #[error(
-        "strategy massive keeps rows in a buffer, and the remote source of worker {worker} is none: put a \
-         `HaloBuffer` before it"
+        "strategy massive keeps rows in a buffer, and the remote source of worker {worker} is none: attach \
+         one with `WorkerSources::with_buffer`"
     )]
     NoBuffer {
         /// The worker.

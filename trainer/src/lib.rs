@@ -5,8 +5,7 @@
 //! `lodestore-client`. It computes on the CPU, in f32.
 //!
 //! All rows of a run are of one version ([`RowVersions`]), which its report and its checkpoint
-//! name;
-//! `docs/guide.md` has the rule.
+//! name; `docs/guide.md` has the rule.
 //!
 //! [`train`] runs workers in one process, [`train_together`] in several. The command `lode train`
 //! is the program over it, and `docs/training.md` has its settings.

@@ -89,8 +89,7 @@ pub struct HopTraffic {
 
 /// Seconds of a step. Preparation (`sample`, `lookup`, `pull`, `read`, `copy`) is part of `wait` on
 /// the default path; otherwise it overlaps earlier steps. The rest of `step` without `wait`,
-/// `compute` and
-/// `update` is the time that the worker waited for others.
+/// `compute` and `update` is the time that the worker waited for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSeconds {
     /// From the order to train on a batch to the new parameters; the same for all workers.

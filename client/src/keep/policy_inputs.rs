@@ -37,7 +37,7 @@ pub struct PolicyInputs<'a> {
 
 impl<'a> PolicyInputs<'a> {
     /// Returns the inputs from `graph` for a run of `n_workers`; partition p belongs to worker p
-    /// mod `n_workers`.
+    /// mod `n_workers`, which is at least 1.
     #[must_use]
     pub fn new(graph: &'a Graph, topology: &'a Topology, n_workers: u32, reach: Reach) -> Self {
         let (overlap, by_degree) = (OnceCell::new(), OnceCell::new());

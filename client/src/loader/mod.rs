@@ -135,7 +135,9 @@ impl BatchLoader {
         form: impl Fn(&[u8]) -> P + Sync,
     ) -> Result<Option<(Vec<P>, LoadStats)>, ClientError> {
         let start = Instant::now();
-        if nodes.iter().any(|&node| self.is_remote(node)) {
+        // A pull of no rows asks whether the source has its rows in memory.
+        let is_in_memory = self.local.pull_in_memory(&self.tensor, &[], &mut [])?;
+        if !is_in_memory || nodes.iter().any(|&node| self.is_remote(node)) {
             return Ok(None);
         }
         let piece = |rows: &mut RowBuffer, nodes: &[NodeId]| {

@@ -162,11 +162,11 @@ proptest! {
 
 #[test]
 fn a_slow_source_counts_as_pull_time() {
-    let slow = Arc::new(TestSource::new(Duration::from_millis(20), u64::MAX));
+    let slow = Arc::new(TestSource::new(Duration::from_millis(200), u64::MAX));
     let mut out = vec![0; 3 * ROW_BYTES];
     let stats = loader(&slow).load(&nodes([3, 12, 35]), &mut out).unwrap();
-    assert!(stats.pull_seconds >= 0.02, "{stats:?}");
-    assert!(stats.lookup_seconds + stats.read_seconds + stats.copy_seconds < 0.02, "{stats:?}");
+    assert!(stats.pull_seconds >= 0.2, "{stats:?}");
+    assert!(stats.lookup_seconds + stats.read_seconds + stats.copy_seconds < 0.2, "{stats:?}");
 }
 
 #[test]

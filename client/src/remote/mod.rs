@@ -15,7 +15,7 @@ use crate::cluster::{ClusterMap, EtcdAccess};
 use crate::error::ClientError;
 use crate::route::Bucket;
 use crate::security::Security;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag, check_positions};
 use describe::{stats, tensor_info};
 use floors::Floors;
 use hedges::Hedges;
@@ -343,10 +343,6 @@ impl RowSource for Client {
     }
 
     /// Receives rows in place.
-    ///
-    /// # Panics
-    ///
-    /// Also unless the positions ascend.
     fn pull_at(
         &self,
         tensor: &str,
@@ -356,9 +352,8 @@ impl RowSource for Client {
         kind: PullKind,
         work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        assert_eq!(ids.len(), at.len(), "a position for each id");
-        assert!(at.is_sorted_by(|one, next| one < next), "positions ascend");
         let pull = self.plan(self.position(tensor)?, ids, kind, Instant::now());
+        check_positions(ids, at, out.len(), pull.row_bytes);
         if ids.is_empty() {
             return Ok(PullStats::default());
         }

@@ -6,7 +6,7 @@ use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_store::Dtype;
 
 use crate::error::ClientError;
-use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag};
+use crate::source::{PullKind, PullStats, RowSource, TensorInfo, VersionTag, check_positions};
 
 /// A graph's rows in memory, every tensor whole.
 #[derive(Debug)]
@@ -113,8 +113,8 @@ impl RowSource for MemorySource {
         _kind: PullKind,
         _work: &mut dyn FnMut(),
     ) -> Result<PullStats, ClientError> {
-        assert_eq!(ids.len(), at.len(), "a position for each id");
         let row_bytes = self.row_bytes_of(tensor, ids)?;
+        check_positions(ids, at, out.len(), row_bytes);
         let (_, rows) = self.find(tensor)?;
         for (id, &at) in ids.iter().zip(at) {
             out[at as usize * row_bytes..][..row_bytes]

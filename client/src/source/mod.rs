@@ -96,7 +96,7 @@ pub trait RowSource: Send + Sync {
     ///
     /// # Panics
     ///
-    /// Unless there is a position for each id, and a row of `out` for each position.
+    /// Unless there is a position for each id, positions ascend, and `out` has a row for each.
     fn pull_at(
         &self,
         tensor: &str,
@@ -110,6 +110,19 @@ pub trait RowSource: Send + Sync {
     }
 }
 
+/// Checks what [`RowSource::pull_at`] requires of positions in an output of `n_bytes`.
+///
+/// # Panics
+///
+/// Unless there is a position for each id, positions ascend, and the output has a row for each.
+pub(crate) fn check_positions(ids: &[NodeId], at: &[u32], n_bytes: usize, row_bytes: usize) {
+    assert_eq!(ids.len(), at.len(), "a position for each id");
+    assert!(at.is_sorted_by(|one, next| one < next), "positions ascend");
+    if let (Some(&last), Some(n_rows)) = (at.last(), n_bytes.checked_div(row_bytes)) {
+        assert!((last as usize) < n_rows, "a row of the output for each position");
+    }
+}
+
 /// Pulls rows into memory of their own, and copies them to their positions.
 pub(crate) fn pull_and_scatter(
     source: &(impl RowSource + ?Sized),
@@ -120,8 +133,8 @@ pub(crate) fn pull_and_scatter(
     kind: PullKind,
     work: &mut dyn FnMut(),
 ) -> Result<PullStats, ClientError> {
-    assert_eq!(ids.len(), at.len(), "a position for each id");
     let row_bytes = source.tensor(tensor)?.row_bytes();
+    check_positions(ids, at, out.len(), row_bytes);
     if row_bytes == 0 || ids.is_empty() {
         return Ok(PullStats::default());
     }

@@ -62,39 +62,39 @@ impl Owner {
 
 /// Writes the file of a partition. After a crash either the old file or the new one is there.
 pub(super) fn write(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     dir: &Path,
     owner: Owner,
     rows: &HotRows,
 ) -> io::Result<()> {
-    if !device.exists(dir) {
-        device.create_dir(dir)?;
-        dir.parent().map_or(Ok(()), |parent| device.sync(parent))?;
+    if !fs.exists(dir) {
+        fs.create_dir(dir)?;
+        dir.parent().map_or(Ok(()), |parent| fs.sync(parent))?;
     }
     let path = owner.file(dir);
     let temporary = path.with_extension(format!("{}.tmp", uuid::Uuid::new_v4()));
     let write = || {
-        let mut file = device.create(&temporary)?;
+        let mut file = fs.create(&temporary)?;
         file.append(&encode(owner, rows))?;
         file.sync()?;
-        device.replace(&temporary, &path)?;
-        device.sync(dir)
+        fs.replace(&temporary, &path)?;
+        fs.sync(dir)
     };
     write().inspect_err(|_| {
         // The file may not exist, or may already be renamed.
-        let _ = device.remove_file(&temporary);
+        let _ = fs.remove_file(&temporary);
     })
 }
 
 /// Reads the file of a partition; `None` if there is none.
 pub(super) fn read(
-    device: &dyn FileSystem,
+    fs: &dyn FileSystem,
     dir: &Path,
     owner: Owner,
 ) -> Result<Option<HotRows>, HotRowsError> {
     let path = owner.file(dir);
     let refused = |source| HotRowsError::Io { file: path.clone(), source };
-    let file = match device.open(&path) {
+    let file = match fs.open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(refused)?,
     };
@@ -290,14 +290,14 @@ mod tests {
     fn a_power_loss_leaves_the_old_file_or_the_new_one() {
         let new: HotRows = [("feat".to_owned(), vec![1])].into();
         for after in 0.. {
-            let (device, dir) = (CrashFileSystem::new(after), Path::new("state"));
-            device.create_dir(dir).unwrap();
-            device.sync(Path::new("")).unwrap();
-            write(&device, dir, OWNER, &some()).unwrap();
-            device.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
-            let written = write(&device, dir, OWNER, &new);
+            let (fs, dir) = (CrashFileSystem::new(after), Path::new("state"));
+            fs.create_dir(dir).unwrap();
+            fs.sync(Path::new("")).unwrap();
+            write(&fs, dir, OWNER, &some()).unwrap();
+            fs.arm(Some(Plan { fault: Fault::PowerLoss, after, sticky: true }));
+            let written = write(&fs, dir, OWNER, &new);
             for seed in 0..8 {
-                let found = read(&device.after_loss(seed), dir, OWNER).unwrap().unwrap();
+                let found = read(&fs.after_loss(seed), dir, OWNER).unwrap().unwrap();
                 assert!(found == new || found == some() && written.is_err(), "{after}: {found:?}");
             }
             if written.is_ok() {

@@ -1,8 +1,8 @@
 //! Where a graph's files and key-value stores live: the one seam between the store and a disk.
 //!
 //! Everything that the store writes, and everything that it reads but for the fast readers of an
-//! open file, goes through [`FileSystem`]. [`Disk`] is the file system; tests have file systems that
-//! lose what was not synced, tear it, or fail.
+//! open file, goes through [`FileSystem`]. [`Disk`] is the file system; tests have file systems
+//! that lose what was not synced, tear it, or fail.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod crash;
@@ -47,8 +47,8 @@ pub trait FileSystem: Debug + Send + Sync {
     /// Returns whether anything is at `path`, a broken link included.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Moves a file or folder within the file system; fails if `to` exists. A crash leaves one name, or
-    /// both of a file where the file system knows no other way.
+    /// Moves a file or folder within the file system; fails if `to` exists. A crash leaves one
+    /// name, or both of a file where the file system knows no other way.
     ///
     /// Fails with [`io::ErrorKind::Unsupported`] where a file cannot be moved so.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -80,8 +80,8 @@ pub trait FileSystem: Debug + Send + Sync {
     }
 
     /// Locks a folder, or fails with [`io::ErrorKind::WouldBlock`] while it is locked, in any
-    /// process. It changes nothing on the file system, but for an empty file of its own in the folder
-    /// where the file system locks no folders.
+    /// process. It changes nothing on the file system, but for an empty file of its own in the
+    /// folder where the file system locks no folders.
     ///
     /// Fails with [`io::ErrorKind::Unsupported`] where the file system has no locks.
     /// Where no other process sees the file system, the locks of its key-value stores are enough.

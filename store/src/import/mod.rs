@@ -93,7 +93,7 @@ impl Importer {
         Self::begin_on(Arc::new(Disk), out)
     }
 
-    /// Does as [`Importer::begin`], on any file system.
+    /// Like [`Importer::begin`], on any file system.
     pub fn begin_on(fs: Arc<dyn FileSystem>, out: &Path) -> Result<Self, ImportError> {
         if fs.exists(out) {
             return Err(ImportError::Exists { out: out.to_owned() });

@@ -55,7 +55,7 @@ pub(super) fn restore(
     Ok(())
 }
 
-/// Returns whether the file of the device is one of the system's, so that it can be mapped.
+/// Returns whether the file of the file system is one of the system's, so that it can be mapped.
 fn is_on_system(fs: &dyn FileSystem, path: &Path) -> bool {
     fs.open(path).is_ok_and(|file| file.as_file().is_some())
 }

@@ -65,7 +65,7 @@ pub fn repair_parts(
     repair_some(actions, dir, Some(parts), progress)
 }
 
-/// Does as [`repair`], on any file system and with as many threads as asked for, at least one.
+/// Like [`repair`], on any file system and with as many threads as asked for, at least one.
 pub fn repair_on(
     fs: Arc<dyn FileSystem>,
     dir: &Path,

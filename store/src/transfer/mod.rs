@@ -56,7 +56,7 @@ impl Arrival {
         Self::find_or_begin_on(Arc::new(Disk), dir, part, id)
     }
 
-    /// Does as [`Arrival::find_or_begin`], on any file system.
+    /// Like [`Arrival::find_or_begin`], on any file system.
     pub fn find_or_begin_on(
         fs: Arc<dyn FileSystem>,
         dir: &Path,

@@ -96,7 +96,7 @@ fn n_threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get) * THREADS_PER_CORE
 }
 
-/// Verifies as [`verify`] does, on any file system and with as many threads as asked for, at least one.
+/// Like [`verify`], on any file system and with as many threads as asked for, at least one.
 pub fn verify_on(
     fs: Arc<dyn FileSystem>,
     dir: &Path,

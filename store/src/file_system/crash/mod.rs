@@ -1,4 +1,5 @@
-//! A file system in memory that keeps no more than POSIX promises, loses power, and fails on request.
+//! A file system in memory that keeps no more than POSIX promises, loses power, and fails on
+//! request.
 //!
 //! The state after a loss of power ([`CrashFileSystem::after_loss`]) follows from a seed:
 //!
@@ -13,8 +14,8 @@
 //! A sync that fails has forgotten what it was for: the bytes or names stay undecided although
 //! later syncs succeed. A write to a key-value store that fails may show up when the store is
 //! opened again. No other is taken before that, or before the store has recovered in place. A
-//! file system is full while a sticky [`Fault`] for want of space is armed, and has room after it. A
-//! file or folder that is moved to another folder comes there and goes here, each on its own. Not
+//! file system is full while a sticky [`Fault`] for want of space is armed, and has room after it.
+//! A file or folder that is moved to another folder comes there and goes here, each on its own. Not
 //! simulated: two folders' order of events (none is assumed), damage of what was synced.
 
 mod fault;
@@ -74,8 +75,8 @@ impl CrashFileSystem {
         self.lock().is_dead
     }
 
-    /// Returns the file system as a machine finds it after the power went now: no handles, no locks, no
-    /// plan.
+    /// Returns the file system as a machine finds it after the power went now: no handles, no
+    /// locks, no plan.
     ///
     /// This file system stays as it is, so that many outcomes of one loss can be looked at.
     #[must_use]

@@ -14,8 +14,7 @@ pub struct FullConfig {
     /// Rows of halos.
     pub halo: Halo,
     /// Age in epochs that rows of halos and their gradients may have: partitions exchange them
-    /// every
-    /// `n + 1` epochs. 0 is exact.
+    /// every `n + 1` epochs. 0 is exact.
     pub staleness: u32,
     /// Precision of rows and gradients in messages between partitions.
     #[serde(skip_serializing_if = "Option::is_none")]

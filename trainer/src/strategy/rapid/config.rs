@@ -18,7 +18,8 @@ pub struct RapidConfig {
 /// Settings of a schedule on disk, and of the rows that are kept by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleConfig {
-    /// Which rows each worker keeps. The oracle unless given: it moves the fewest on any schedule.
+    /// Which rows each worker keeps. The oracle unless given: it pulls the fewest rows on any
+    /// schedule.
     pub keep: Keep,
     /// Rows in each worker's hot set, of those that it does not own. There are two sets, so that
     /// the oracle keeps twice as many.

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use lodestore_graph::node_set::NodeSet;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_models::matrix::Matrix;
 use lodestore_models::matrix::workspace::Workspace;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use crate::error::{TrainError, check};
 use crate::features::FeatureRows;
 use crate::layerwise::{
-    LayerPass, NodeSet, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
+    LayerPass, Owners, PassLimits, PassOutput, PassPlace, WorkFolder, check_finite, remove,
 };
 use crate::options::{Metric, ModelKind, by_name};
 use crate::process_group::ProcessGroup;

@@ -11,6 +11,8 @@
 //! The file ends with its last overlap ratio. The header counts halo nodes as nodes, and holds the
 //! CRC-32 of the three sections.
 
+pub mod part_graph;
+
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,14 @@
 //! Accuracy of a model with full neighbourhoods.
 
 use lodestore_graph::NodeId;
+use lodestore_graph::node_set::NodeSet;
 use lodestore_models::matrix::Matrix;
 use lodestore_models::metric::{Accuracy, Measure};
 use lodestore_models::model::Model;
 
 use crate::error::TrainError;
 use crate::labels::Labels;
-use crate::layerwise::{LayerPass, NodeSet, PassOutput, check_finite};
+use crate::layerwise::{LayerPass, PassOutput, check_finite};
 use crate::options::Metric;
 use crate::process_group::ProcessGroup;
 

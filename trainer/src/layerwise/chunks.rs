@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
+use lodestore_graph::node_set::NodeSet;
 use lodestore_graph::{NodeId, PartId, PartitionBook, batch::Block, topology::Topology};
-
-use super::NodeSet;
 
 /// Consecutive members of a set, all of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,6 @@
 //! processes and threads.
 
 mod chunks;
-mod nodes;
 mod rows;
 mod work;
 
@@ -18,6 +17,7 @@ use std::{cmp::Ordering, io, sync::Arc};
 
 use lodestore_client::BatchLoader;
 use lodestore_client::buffer::RowBuffer;
+use lodestore_graph::node_set::NodeSet;
 use lodestore_graph::{NodeId, topology::Topology};
 use lodestore_models::conv::Hop;
 use lodestore_models::layer::Layer;
@@ -32,7 +32,6 @@ use crate::process_group::{ProcessGroup, RowsTo};
 use crate::worker_thread::thread_pool;
 pub(crate) use chunks::Owners;
 use chunks::{Chunk, block_of};
-pub(crate) use nodes::NodeSet;
 use rows::Budget;
 pub(crate) use rows::RowStore;
 pub(crate) use work::{PassPlace, WorkFolder, remove};

@@ -7,13 +7,13 @@
 use lodestore_client::PullKind;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
+use lodestore_graph::halo::part_graph::PartGraph;
 use lodestore_graph::{NodeId, PartitionBook};
 use lodestore_models::matrix::dropout::Mask;
 use lodestore_models::matrix::sparse::{SparseColumns, SparsePiece, SparseRows};
 use lodestore_models::matrix::workspace::Workspace;
 use lodestore_models::matrix::{Matrix, MatrixView, first_not_finite};
 
-use super::graph::PartGraph;
 use crate::config::Halo;
 use crate::error::TrainError;
 use crate::features::FeatureRows;

@@ -14,7 +14,6 @@ mod back;
 mod compress;
 pub(crate) mod config;
 mod exchange;
-mod graph;
 mod inputs;
 mod operator;
 mod part;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use lodestore_graph::batch::Block;
+use lodestore_graph::halo::part_graph::PartGraph;
 use lodestore_models::matrix::spmm::{
     BySource, OwnRows, ROWS_PER_TASK, add_neighbours, add_scaled,
 };
 use rayon::prelude::*;
-
-use super::graph::PartGraph;
 
 /// Weights of the edges of a partition, by destination and by source.
 ///

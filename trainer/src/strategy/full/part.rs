@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use lodestore_graph::halo::part_graph::PartGraph;
 use lodestore_models::attention::Entries;
 use lodestore_models::conv::{
     Conv, LayerDropout,
@@ -20,7 +21,6 @@ use lodestore_models::norm::Normed;
 use lodestore_models::parameter::Values;
 
 use super::{
-    graph::PartGraph,
     inputs::{EpochRows, Inputs},
     operator::{Destinations, Form, Operator, Sources},
     plan::{LayerPlan, Travels},

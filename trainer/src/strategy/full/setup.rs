@@ -1,5 +1,6 @@
 //! Set-up before the first epoch: the part of the graph of each partition, and its inputs.
 
+use lodestore_graph::halo::part_graph::{Halos, PartGraph};
 use lodestore_graph::{
     NodeId, PartId,
     rapa::{DeviceProfile, RapaParams, adjust, part_loads},
@@ -12,7 +13,6 @@ use super::{
     compress::RowCode,
     config::{FullConfig, Halo},
     exchange::{Placement, Routes},
-    graph::{Halos, PartGraph},
     inputs::{InputSource, Inputs},
     operator::Operator,
     part::{Aggregator, Part, PartPass, PartRoots},
@@ -68,7 +68,8 @@ impl FullTeam {
 
 fn part_of(setup: &Setup<'_>, halo: Halo, part: u32, halos: &Halos) -> Result<Part, TrainError> {
     let (topology, book, config) = (setup.graph.topology, setup.graph.book, setup.config);
-    let graph = PartGraph::new(topology, book, halos, part)?;
+    let graph = PartGraph::new(topology, book, halos, part)
+        .map_err(|error| TrainError::PartitionSize(error.to_string()))?;
     let worker = part % config.workers;
     let source = InputSource {
         sources: setup.sources_of(worker).clone(),

@@ -5,11 +5,11 @@ use std::{ops::Range, thread, time::Instant};
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::{ClientError, PullKind};
+use lodestore_graph::node_set::NodeSet;
+use lodestore_graph::region::{Depth, PartitionPlan, Reach, Region};
 use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
 
-use super::plan::{Depth, PartitionPlan, Reach, Region};
 use crate::error::TrainError;
-use crate::layerwise::NodeSet;
 use crate::sources::WorkerSources;
 use crate::step::SdtTraffic;
 

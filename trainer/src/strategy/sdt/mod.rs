@@ -8,7 +8,6 @@ mod average;
 pub(crate) mod config;
 mod load;
 mod local;
-mod plan;
 mod residents;
 mod run;
 mod setup;

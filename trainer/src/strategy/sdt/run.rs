@@ -2,12 +2,12 @@
 
 use std::{borrow::Cow, mem::take, thread::Scope, time::Instant};
 
+use lodestore_graph::region::PartitionPlan;
 use lodestore_models::adam::ReplicaState;
 
 use super::{
     average::Shares,
     config::SdtConfig,
-    plan::PartitionPlan,
     setup::{initial_models, partition_team},
     team::PartitionTeam,
     worker::PartitionFigures,

@@ -5,6 +5,7 @@ use std::{sync::Arc, thread::Scope};
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::prefetch::PrefetchStats;
 use lodestore_graph::NodeId;
+use lodestore_graph::region::{Depth, PartitionPlan};
 use lodestore_models::adam::ReplicaState;
 use lodestore_models::model::Model;
 
@@ -13,7 +14,6 @@ use super::{
     config::SdtConfig,
     load::{Turn, Turns},
     local::PartitionSource,
-    plan::{Depth, PartitionPlan},
     run::LocalModels,
     team::PartitionTeam,
     worker::PartitionWorker,

@@ -1,42 +1,62 @@
 //! The subgraph of a partition: neighbour lists of its own nodes, and its halo.
 
-use std::{ops::Range, sync::Arc};
+use std::ops::Range;
+use std::sync::Arc;
 
-use lodestore_graph::{NodeId, PartId, PartitionBook, batch::Block, topology::Topology};
+use thiserror::Error;
 
-use crate::error::TrainError;
-use crate::layerwise::NodeSet;
+use crate::batch::Block;
+use crate::book::PartitionBook;
+use crate::ids::{NodeId, PartId};
+use crate::node_set::NodeSet;
+use crate::topology::Topology;
 
 /// Halos of all partitions: foreign nodes in the neighbour lists of a partition's own nodes.
-pub(crate) struct Halos {
+#[derive(Debug)]
+pub struct Halos {
     /// By partition, in rising order.
     sets: Vec<NodeSet>,
     /// Share of the edges of all lists that are kept.
-    pub(crate) kept_share: f64,
+    pub kept_share: f64,
+}
+
+/// A partition has more edges than a block can number.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error(
+    "partition {part} has more than {} edges, the most that one can have; import the graph in more \
+     partitions",
+    u32::MAX
+)]
+pub struct TooManyEdges {
+    /// The partition.
+    pub part: u32,
 }
 
 /// A partition's own nodes with all of their in-neighbours, under local ids: own nodes first, then
 /// the halo, each in rising order of global ids.
 #[derive(Clone, Debug)]
-pub(crate) struct PartGraph {
-    pub(crate) part: u32,
+pub struct PartGraph {
+    /// The partition.
+    pub part: u32,
     /// By local id.
-    pub(crate) nodes: Vec<NodeId>,
-    pub(crate) n_own: usize,
+    pub nodes: Vec<NodeId>,
+    /// Number of own nodes.
+    pub n_own: usize,
     /// Destinations are the own nodes.
-    pub(crate) block: Arc<Block>,
+    pub block: Arc<Block>,
     /// Which own nodes have an in-neighbour in the halo.
-    pub(crate) is_boundary: Vec<bool>,
+    pub is_boundary: Vec<bool>,
     /// By partition: which of its rows the halo has, as places in it.
-    pub(crate) receives: Vec<(u32, Range<usize>)>,
+    pub receives: Vec<(u32, Range<usize>)>,
     /// By partition: the own nodes that are in its halo.
-    pub(crate) sends: Vec<(u32, Arc<[u32]>)>,
+    pub sends: Vec<(u32, Arc<[u32]>)>,
 }
 
 impl Halos {
     /// Finds the halo of each partition, less the nodes in `dropped`, which are given by partition
     /// or for none.
-    pub(crate) fn find(topology: &Topology, book: &PartitionBook, dropped: &[Vec<NodeId>]) -> Self {
+    #[must_use]
+    pub fn find(topology: &Topology, book: &PartitionBook, dropped: &[Vec<NodeId>]) -> Self {
         let n_nodes = topology.n_nodes();
         let (mut n_kept, mut n_edges) = (0u64, 0u64);
         let mut halo = |part: PartId| {
@@ -59,13 +79,16 @@ impl Halos {
 }
 
 impl PartGraph {
-    /// Makes the lists of `part`. Fails for more edges than a block can number.
-    pub(crate) fn new(
+    /// Makes the lists of `part`.
+    ///
+    /// # Errors
+    /// [`TooManyEdges`] for more edges than a block can number.
+    pub fn new(
         topology: &Topology,
         book: &PartitionBook,
         halos: &Halos,
         part: u32,
-    ) -> Result<Self, TrainError> {
+    ) -> Result<Self, TooManyEdges> {
         let own = book.range(PartId(part as u16));
         let (halo, n_own) = (&halos.sets[part as usize], own.len());
         let nodes: Vec<NodeId> = own.clone().map(NodeId).chain(halo.iter()).collect();
@@ -83,11 +106,7 @@ impl PartGraph {
             sources.extend(topology.in_neighbours(NodeId(node)).iter().copied().filter_map(local));
             is_boundary.push(sources[first..].iter().any(|&source| source as usize >= n_own));
             let Ok(end) = u32::try_from(sources.len()) else {
-                return Err(TrainError::PartitionSize(format!(
-                    "partition {part} has more than {} edges, the most that one can have; import \
-                     the graph in more partitions",
-                    u32::MAX
-                )));
+                return Err(TooManyEdges { part });
             };
             offsets.push(end);
         }
@@ -105,22 +124,25 @@ impl PartGraph {
     }
 
     /// Returns the number of nodes in the halo.
-    pub(crate) fn n_halo(&self) -> usize {
+    #[must_use]
+    pub fn n_halo(&self) -> usize {
         self.nodes.len() - self.n_own
     }
 
     /// Returns the nodes of the halo.
-    pub(crate) fn halo(&self) -> &[NodeId] {
+    #[must_use]
+    pub fn halo(&self) -> &[NodeId] {
         &self.nodes[self.n_own..]
     }
 
     /// Returns the own nodes.
-    pub(crate) fn own(&self) -> &[NodeId] {
+    #[must_use]
+    pub fn own(&self) -> &[NodeId] {
         &self.nodes[..self.n_own]
     }
 
     /// Returns the rows of the halo whose partitions are those that `is_of` holds for.
-    pub(crate) fn n_rows_from(&self, is_of: impl Fn(u32) -> bool) -> u64 {
+    pub fn n_rows_from(&self, is_of: impl Fn(u32) -> bool) -> u64 {
         let from = self.receives.iter().filter(|(part, _)| is_of(*part));
         from.map(|(_, range)| range.len() as u64).sum()
     }
@@ -145,11 +167,12 @@ fn owners(nodes: &[NodeId], book: &PartitionBook) -> Vec<(u32, Range<usize>)> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use lodestore_graph::{edges::MemoryEdges, relabel::Relabelling};
     use proptest::prelude::*;
 
     use super::*;
-    use lodestore_graph::topology::Direction;
+    use crate::edges::MemoryEdges;
+    use crate::relabel::Relabelling;
+    use crate::topology::Direction;
 
     proptest! {
         /// The naive twin looks every edge of the graph up.

@@ -1,12 +1,13 @@
 //! A set of nodes whose members are numbered.
 
-use lodestore_graph::{NodeId, topology::Topology};
+use crate::ids::NodeId;
+use crate::topology::Topology;
 
 /// Nodes of a graph, numbered in rising order.
 ///
 /// Memory: 12 bytes for each 64 nodes of the graph.
 #[derive(Clone, Debug)]
-pub(crate) struct NodeSet {
+pub struct NodeSet {
     words: Vec<u64>,
     /// Number of members in all earlier words.
     before: Vec<u32>,
@@ -14,19 +15,22 @@ pub(crate) struct NodeSet {
 
 impl NodeSet {
     /// Makes a set of `nodes` of a graph of `n_nodes`.
-    pub(crate) fn new(n_nodes: u32, nodes: impl Iterator<Item = NodeId>) -> Self {
+    #[must_use]
+    pub fn new(n_nodes: u32, nodes: impl Iterator<Item = NodeId>) -> Self {
         let mut words = vec![0; n_nodes.div_ceil(64) as usize];
         nodes.for_each(|node| words[node.index() / 64] |= 1 << (node.index() % 64));
         Self::numbered(words)
     }
 
     /// Makes the set of all nodes of a graph of `n_nodes`.
-    pub(crate) fn all(n_nodes: u32) -> Self {
+    #[must_use]
+    pub fn all(n_nodes: u32) -> Self {
         Self::new(n_nodes, (0..n_nodes).map(NodeId))
     }
 
     /// Returns the members and their in-neighbours.
-    pub(crate) fn with_neighbours(&self, topology: &Topology) -> Self {
+    #[must_use]
+    pub fn with_neighbours(&self, topology: &Topology) -> Self {
         let mut words = self.words.clone();
         for node in self.iter() {
             for &source in topology.in_neighbours(node) {
@@ -37,23 +41,31 @@ impl NodeSet {
     }
 
     /// Returns whether `node` is a member.
-    pub(crate) fn contains(&self, node: NodeId) -> bool {
+    #[must_use]
+    pub fn contains(&self, node: NodeId) -> bool {
         self.words[node.index() / 64] & (1 << (node.index() % 64)) != 0
     }
 
     /// Returns the number of members.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         let last = self.words.last().map_or(0, |word| word.count_ones());
         self.before.last().map_or(0, |before| (before + last) as usize)
     }
 
+    /// Returns whether there are no members.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Returns the members in rising order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = NodeId> {
+    pub fn iter(&self) -> impl Iterator<Item = NodeId> {
         self.iter_from(NodeId(0))
     }
 
     /// Returns the members from `first` on, in rising order.
-    pub(crate) fn iter_from(&self, first: NodeId) -> impl Iterator<Item = NodeId> {
+    pub fn iter_from(&self, first: NodeId) -> impl Iterator<Item = NodeId> {
         let at = (first.index() / 64).min(self.words.len());
         let below = (1 << (first.index() % 64)) - 1;
         let members = move |(mut word, first_of): (u64, u32)| {
@@ -69,14 +81,17 @@ impl NodeSet {
         self.words[at..].iter().copied().zip((64 * at as u32..).step_by(64)).flat_map(members)
     }
 
-    /// Returns the number of the member `node`.
-    pub(crate) fn index(&self, node: NodeId) -> u32 {
+    /// Returns the number of the member `node`: how many members are before it.
+    #[must_use]
+    pub fn index(&self, node: NodeId) -> u32 {
         let (word, bit) = (node.index() / 64, node.index() % 64);
         debug_assert!(self.contains(node), "{node} is no member");
         self.before[word] + (self.words[word] & ((1 << bit) - 1)).count_ones()
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    /// Returns the memory of the set, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         (size_of_val(&self.words[..]) + size_of_val(&self.before[..])) as u64
     }
 

@@ -3,18 +3,19 @@
 
 use std::ops::Range;
 
-use lodestore_graph::{NodeId, topology::Topology};
 use serde::{Deserialize, Serialize};
 
-use crate::layerwise::NodeSet;
+use crate::ids::NodeId;
+use crate::node_set::NodeSet;
+use crate::topology::Topology;
 
 /// Depth of a partition's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Depth {
+pub struct Depth {
     /// Layers of the model.
-    pub(crate) layers: u32,
+    pub layers: u32,
     /// Hops of the halo that a partition has; those beyond the layers are not needed.
-    pub(crate) halo_hops: u32,
+    pub halo_hops: u32,
 }
 
 /// A partition with its halo: which entries of in-neighbour lists it has.
@@ -22,7 +23,7 @@ pub(crate) struct Depth {
 /// A node fewer than `halo_hops` hops away has its whole list; one at that distance has its
 /// neighbours that are nearer. With one hop this is SDT-GNN's rule: an edge between two partitions
 /// is in both.
-pub(crate) struct Region<'a> {
+pub struct Region<'a> {
     topology: &'a Topology,
     owned: Range<u32>,
     depth: Depth,
@@ -32,31 +33,32 @@ pub(crate) struct Region<'a> {
 
 /// The nodes that batches of some roots can meet.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub struct Reach {
     /// All of them.
-    pub(crate) nodes: NodeSet,
+    pub nodes: NodeSet,
     /// Those whose neighbours are drawn: all but the ones that only the last hop meets.
-    pub(crate) expanded: NodeSet,
+    pub expanded: NodeSet,
 }
 
 /// Cost of loading a partition, and the share of its neighbourhoods that it keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PartitionPlan {
+pub struct PartitionPlan {
     /// Nodes.
-    pub(crate) n_nodes: u64,
+    pub n_nodes: u64,
     /// Those of other partitions.
-    pub(crate) n_halo: u64,
+    pub n_halo: u64,
     /// Entries of their lists.
-    pub(crate) n_entries: u64,
-    /// Entries of the last hop of the roots' neighbourhoods that are kept, one for each path, and
-    /// all.
-    pub(crate) kept: f64,
-    pub(crate) all: f64,
+    pub n_entries: u64,
+    /// Entries of the last hop of the roots' neighbourhoods that are kept, one for each path.
+    pub kept: f64,
+    /// All entries of that hop.
+    pub all: f64,
 }
 
 impl<'a> Region<'a> {
     /// Returns the region of the partition that owns the nodes in `owned`.
-    pub(crate) fn new(topology: &'a Topology, owned: Range<u32>, depth: Depth) -> Self {
+    #[must_use]
+    pub fn new(topology: &'a Topology, owned: Range<u32>, depth: Depth) -> Self {
         let n_nodes = topology.n_nodes();
         let is_cut = depth.halo_hops < depth.layers;
         let whole = (is_cut && depth.halo_hops > 0).then(|| {
@@ -70,7 +72,7 @@ impl<'a> Region<'a> {
     }
 
     /// Returns the in-neighbours of `node`, which is in the region, that are in the list here.
-    pub(crate) fn list(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+    pub fn list(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
         let list = self.topology.in_neighbours(node).iter().map(|&source| NodeId(source));
         let is_whole = match &self.whole {
             Some(whole) => whole.contains(node),
@@ -86,7 +88,8 @@ impl<'a> Region<'a> {
     }
 
     /// Returns the nodes that batches of `roots`, all of them owned, can meet.
-    pub(crate) fn reach(&self, roots: &[NodeId]) -> Reach {
+    #[must_use]
+    pub fn reach(&self, roots: &[NodeId]) -> Reach {
         let n_nodes = self.topology.n_nodes();
         let mut nodes = NodeSet::new(n_nodes, roots.iter().copied());
         let mut expanded = NodeSet::new(n_nodes, [].into_iter());
@@ -99,7 +102,8 @@ impl<'a> Region<'a> {
     }
 
     /// Returns what it takes to train on `roots`.
-    pub(crate) fn plan(&self, roots: &[NodeId]) -> PartitionPlan {
+    #[must_use]
+    pub fn plan(&self, roots: &[NodeId]) -> PartitionPlan {
         let Reach { nodes, expanded } = self.reach(roots);
         let n_halo = nodes.iter().filter(|node| !self.owned.contains(&node.0)).count() as u64;
         let n_entries = expanded.iter().map(|node| self.list(node).count() as u64).sum();
@@ -145,7 +149,8 @@ impl<'a> Region<'a> {
 impl PartitionPlan {
     /// Returns the bytes that the partition takes in memory with rows of `row_bytes`, in a graph of
     /// `n_graph` nodes.
-    pub(crate) fn bytes(&self, row_bytes: usize, n_graph: u32) -> u64 {
+    #[must_use]
+    pub fn bytes(&self, row_bytes: usize, n_graph: u32) -> u64 {
         // Place of the list, the node, its degree, and its place in a batch.
         let of_node = row_bytes as u64 + 8 + 4 + 4 + 4;
         8 + self.n_nodes * of_node + 4 * self.n_entries + u64::from(n_graph.div_ceil(64)) * 12
@@ -156,12 +161,13 @@ impl PartitionPlan {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use lodestore_graph::{edges::MemoryEdges, relabel::Relabelling};
     use proptest::prelude::*;
 
-    use lodestore_graph::topology::Direction;
-
     use super::*;
+    use crate::edges::MemoryEdges;
+    use crate::ids::PartId;
+    use crate::relabel::Relabelling;
+    use crate::topology::Direction;
 
     /// Returns the distance of each node to the owned ones against the edges, found one by one.
     fn distances(topology: &Topology, owned: &Range<u32>) -> BTreeMap<u32, u32> {
@@ -188,7 +194,7 @@ mod tests {
             halo_hops in 0u32..5,
         ) {
             let edges: Vec<[u32; 2]> = edges.into_iter().map(|(a, b)| [a, b]).chain([[13, 13]]).collect();
-            let relabelling = Relabelling::new(&[lodestore_graph::PartId(0); 14], 1).unwrap();
+            let relabelling = Relabelling::new(&[PartId(0); 14], 1).unwrap();
             let edges = MemoryEdges::new(edges).unwrap();
             let topology = Topology::from_edges(&edges, &relabelling, direction).unwrap();
             let owned = first..first + 4;

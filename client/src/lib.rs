@@ -45,6 +45,7 @@ mod latency_estimate;
 pub mod load_stats;
 pub mod loader;
 pub mod oracle_tier;
+pub mod parts;
 pub mod prefetch;
 mod read_buffer;
 pub mod remote;

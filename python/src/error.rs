@@ -243,6 +243,7 @@ fn of_client(error: &ClientError, words: String) -> PyErr {
         ClientError::Refused { failure, .. } => refused(failure, words),
         ClientError::HotSet(_)
         | ClientError::Halo(_)
+        | ClientError::Topology(_)
         | ClientError::Tier(_)
         | ClientError::Device(_)
         | ClientError::Panicked { .. } => classes::StoreError::new_err(words),

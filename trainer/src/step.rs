@@ -3,6 +3,7 @@
 use std::{fmt, ops::AddAssign};
 
 use lodestore_client::load_stats::LoadStats;
+use lodestore_client::parts::PartitionTraffic;
 use lodestore_client::prefetch::BatchReadiness;
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +46,7 @@ pub struct WorkerStep {
     pub hop: Option<HopTraffic>,
     /// Bytes that `sdt` loaded for partition `step`.
     #[serde(flatten)]
-    pub sdt: Option<SdtTraffic>,
+    pub sdt: Option<PartitionTraffic>,
     /// Bytes that partitions exchanged under `full`.
     #[serde(flatten)]
     pub full: Option<FullTraffic>,
@@ -60,19 +61,6 @@ pub struct FullTraffic {
     pub embedding_bytes: u64,
     /// Bytes of gradients of such rows sent back.
     pub gradient_bytes: u64,
-}
-
-/// Bytes moved to load a partition; zero where it was in memory.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct SdtTraffic {
-    /// Rows of its halo.
-    pub halo_rows: u64,
-    /// Bytes of them.
-    pub halo_bytes: u64,
-    /// Bytes of all its rows.
-    pub loaded_bytes: u64,
-    /// Seconds of loading, concurrent with training on the previous partition.
-    pub load_seconds: f64,
 }
 
 /// A worker's equal share of the bytes that a step of `hop` moved, without rows. The first worker

@@ -8,6 +8,7 @@ use lodestore_cache::volatile_store::DeclareError;
 use lodestore_graph::halo::HaloError;
 use lodestore_graph::sampler::TooManyEdges;
 use lodestore_graph::schedule::ScheduleError;
+use lodestore_graph::topology::TopologyError;
 use lodestore_graph::{NodeId, PartId};
 pub use lodestore_schema::FailureCode;
 use lodestore_schema::versions::VersionTag;
@@ -32,6 +33,9 @@ pub enum ClientError {
     /// The halo of a partition could not be read.
     #[error(transparent)]
     Halo(#[from] HaloError),
+    /// The lists of a partition could not be made.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
     /// A batch is too large.
     #[error(transparent)]
     TooManyEdges(#[from] TooManyEdges),

@@ -1,14 +1,11 @@
 //! SDT-GNN: a local model for each partition, trained on that partition and its halo alone, and
 //! averages of them (section III-D).
 //!
-//! [`plan`], [`residents`] and [`average`] decide; [`local`], [`load`], [`worker`] and [`team`]
-//! load rows and compute; [`run`] makes the epochs.
+//! [`lodestore_graph::region`] plans partitions and [`lodestore_client::parts`] loads them;
+//! [`worker`] and [`team`] compute, [`average`] averages, and [`run`] makes the epochs.
 
 mod average;
 pub(crate) mod config;
-mod load;
-mod local;
-mod residents;
 mod run;
 mod setup;
 mod team;

@@ -3,6 +3,8 @@
 use std::{sync::Arc, thread::Scope};
 
 use lodestore_client::buffer::RowBuffer;
+use lodestore_client::parts::PartitionSource;
+use lodestore_client::parts::turns::{Turn, Turns};
 use lodestore_client::prefetch::PrefetchStats;
 use lodestore_graph::NodeId;
 use lodestore_graph::region::{Depth, PartitionPlan};
@@ -10,12 +12,7 @@ use lodestore_models::adam::ReplicaState;
 use lodestore_models::model::Model;
 
 use super::{
-    average::Shares,
-    config::SdtConfig,
-    load::{Turn, Turns},
-    local::PartitionSource,
-    run::LocalModels,
-    team::PartitionTeam,
+    average::Shares, config::SdtConfig, run::LocalModels, team::PartitionTeam,
     worker::PartitionWorker,
 };
 use crate::error::TrainError;
@@ -40,10 +37,12 @@ fn partition_source<'a>(
     worker: u32,
 ) -> PartitionSource<'a> {
     let layers = setup.config.fanouts.len() as u32;
+    let sources = setup.sources_of(worker);
     PartitionSource {
         topology: setup.graph.topology,
         book: setup.graph.book,
-        sources: setup.sources_of(worker),
+        local: &*sources.local,
+        remote: &*sources.remote,
         tensor: &setup.config.feature_tensor,
         row_bytes: setup.row_bytes,
         depth: Depth { layers, halo_hops: config.halo_hops_of(setup.config.fanouts.len()) },

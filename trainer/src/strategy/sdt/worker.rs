@@ -5,6 +5,8 @@ use std::time::Instant;
 use lodestore_client::ClientError;
 use lodestore_client::buffer::RowBuffer;
 use lodestore_client::load_stats::LoadStats;
+use lodestore_client::parts::PartitionTraffic;
+use lodestore_client::parts::turns::{Ready, Turns};
 use lodestore_client::prefetch::{BatchReadiness, PrefetchStats};
 use lodestore_graph::{
     NodeId,
@@ -14,11 +16,10 @@ use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize};
 
 use super::average::check_finite;
-use super::load::{Ready, Turns};
 use crate::config::{Due, TrainConfig};
 use crate::error::TrainError;
 use crate::replica::Replica;
-use crate::step::{Place, SdtTraffic};
+use crate::step::Place;
 use crate::step_outcome::StepOutcome;
 use crate::worker::{Learner, StepInput, StepRows};
 
@@ -58,7 +59,7 @@ pub(crate) struct PartitionFigures {
     pub(crate) part: u32,
     pub(crate) n_batches: u64,
     #[serde(flatten)]
-    pub(crate) loaded: SdtTraffic,
+    pub(crate) loaded: PartitionTraffic,
     pub(crate) outcome: StepOutcome,
 }
 

@@ -1,56 +1,58 @@
 //! Loading of partitions ahead of their turns.
 
-use std::{
-    sync::{
-        Arc,
-        mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel},
-    },
-    thread::Scope,
-    time::Instant,
-};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::thread::Scope;
+use std::time::Instant;
 
-use lodestore_client::prefetch::BatchReadiness;
 use lodestore_graph::NodeId;
 
-use super::{
-    local::{LocalPartition, PartitionSource},
-    residents::{Admission, Residents},
-};
-use crate::error::TrainError;
+use super::residents::{Admission, Residents};
+use super::{LocalPartition, PartitionSource};
+use crate::error::ClientError;
+use crate::prefetch::BatchReadiness;
 
 /// A partition of a worker, and the nodes that its local model trains on.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
-    pub(crate) part: u32,
-    pub(crate) roots: Arc<[NodeId]>,
+pub struct Turn {
+    /// The partition.
+    pub part: u32,
+    /// The nodes to train on, all of them its own.
+    pub roots: Arc<[NodeId]>,
     /// Bytes in memory.
-    pub(crate) n_bytes: u64,
+    pub n_bytes: u64,
 }
 
 /// The partitions of a worker, each in its turn.
-pub(crate) struct Turns {
-    partitions: Receiver<Result<Ready, TrainError>>,
+pub struct Turns {
+    partitions: Receiver<Result<Ready, ClientError>>,
     /// Marks a partition as no longer used.
     released: Sender<()>,
 }
 
 /// A partition in its turn.
-pub(crate) struct Ready {
-    pub(crate) partition: Arc<LocalPartition>,
+pub struct Ready {
+    /// The partition with its halo.
+    pub partition: Arc<LocalPartition>,
     /// Whether it was loaded for this turn.
-    pub(crate) is_new: bool,
+    pub is_new: bool,
     /// Bytes of all partitions in memory.
-    pub(crate) held_bytes: u64,
+    pub held_bytes: u64,
 }
 
 impl Turns {
     /// Begins to load, on a thread: `turns` again and again, from turn `first` on until `n_turns`
-    /// are over, within `budget` bytes.
-    pub(crate) fn start<'scope, 'env>(
+    /// are over, within `budget` bytes. Without a budget any two partitions fit.
+    ///
+    /// # Panics
+    ///
+    /// If one partition alone is larger than the budget.
+    pub fn start<'scope, 'env>(
         scope: &'scope Scope<'scope, 'env>,
         source: PartitionSource<'scope>,
         turns: Vec<Turn>,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         budget: Option<u64>,
     ) -> Self {
         let (outbox, partitions) = sync_channel(1);
@@ -64,9 +66,12 @@ impl Turns {
         Self { partitions, released }
     }
 
-    /// Returns the next partition, its readiness, and the time waited. The previous partition must
+    /// Returns the next partition, its readiness, and the seconds waited. The previous partition must
     /// be released.
-    pub(crate) fn next(&self) -> Result<(Ready, BatchReadiness, f64), TrainError> {
+    ///
+    /// # Errors
+    /// Those of [`PartitionSource::load`]. There is no turn after one that failed.
+    pub fn next(&self) -> Result<(Ready, BatchReadiness, f64), ClientError> {
         let start = Instant::now();
         let (ready, met) = match self.partitions.try_recv() {
             Ok(ready) => (Some(ready), BatchReadiness::Ready),
@@ -78,7 +83,7 @@ impl Turns {
     }
 
     /// Releases the present partition.
-    pub(crate) fn release(&self, ready: Ready) {
+    pub fn release(&self, ready: Ready) {
         drop(ready);
         // The loader may have ended.
         let _ = self.released.send(());
@@ -91,12 +96,12 @@ struct Loader<'run> {
     turns: Vec<Turn>,
     residents: Residents,
     held: Vec<Option<Arc<LocalPartition>>>,
-    outbox: SyncSender<Result<Ready, TrainError>>,
+    outbox: SyncSender<Result<Ready, ClientError>>,
     releases: Receiver<()>,
 }
 
 impl Loader<'_> {
-    fn run(mut self, range: std::ops::Range<usize>) {
+    fn run(mut self, range: Range<usize>) {
         let mut present = None;
         for turn in range {
             let next = turn % self.turns.len();
@@ -121,7 +126,7 @@ impl Loader<'_> {
         }
     }
 
-    fn ready(&mut self, next: usize, admission: Admission) -> Result<Ready, TrainError> {
+    fn ready(&mut self, next: usize, admission: Admission) -> Result<Ready, ClientError> {
         let is_new = match admission {
             Admission::Resident => false,
             Admission::Load(gone) => {

@@ -5,7 +5,7 @@
 /// Turns repeat in the same order. If the next partition does not fit, the partition with the
 /// farthest next turn is evicted (Belady), but never the present one.
 #[derive(Clone, Debug)]
-pub(crate) struct Residents {
+pub(super) struct Residents {
     /// Bytes of each, in the order of turns.
     sizes: Vec<u64>,
     budget: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Residents {
 
 /// Action before a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(super) enum Admission {
     /// The partition is in memory.
     Resident,
     /// Evict these, then load the partition.
@@ -30,7 +30,7 @@ impl Residents {
     /// # Panics
     ///
     /// When a partition alone is larger than the budget.
-    pub(crate) fn new(sizes: Vec<u64>, budget: Option<u64>) -> Self {
+    pub(super) fn new(sizes: Vec<u64>, budget: Option<u64>) -> Self {
         let largest = sizes.iter().copied().max().unwrap_or(0);
         let budget = budget.unwrap_or(largest.saturating_mul(2));
         assert!(largest <= budget, "a partition of {largest} bytes in {budget}");
@@ -39,7 +39,7 @@ impl Residents {
     }
 
     /// Admits the partition of turn `next` during turn `present`, if any.
-    pub(crate) fn admit(&mut self, next: usize, present: Option<usize>) -> Admission {
+    pub(super) fn admit(&mut self, next: usize, present: Option<usize>) -> Admission {
         if self.is_resident[next] {
             return Admission::Resident;
         }
@@ -62,7 +62,7 @@ impl Residents {
     }
 
     /// Returns the bytes of resident partitions.
-    pub(crate) fn held(&self) -> u64 {
+    pub(super) fn held(&self) -> u64 {
         let resident = self.sizes.iter().zip(&self.is_resident).filter(|(_, is)| **is);
         resident.map(|(size, _)| size).sum()
     }

@@ -1,48 +1,77 @@
-//! A partition with its halo in memory: neighbour lists, degrees and rows, by local id.
+//! Partitions with their halos in memory: neighbour lists, degrees and rows, by local id (SDT-GNN,
+//! section III-B). [`turns`] loads them one after the other, ahead of their use.
 
-use std::{ops::Range, thread, time::Instant};
+mod residents;
+pub mod turns;
 
-use lodestore_client::buffer::RowBuffer;
-use lodestore_client::load_stats::LoadStats;
-use lodestore_client::{ClientError, PullKind};
+use std::ops::Range;
+use std::thread;
+use std::time::Instant;
+
 use lodestore_graph::node_set::NodeSet;
 use lodestore_graph::region::{Depth, PartitionPlan, Reach, Region};
-use lodestore_graph::{NodeId, PartId, PartitionBook, topology::Topology};
+use lodestore_graph::topology::Topology;
+use lodestore_graph::{NodeId, PartId, PartitionBook};
+use serde::{Deserialize, Serialize};
 
-use crate::error::TrainError;
-use crate::sources::WorkerSources;
-use crate::step::SdtTraffic;
+use crate::buffer::RowBuffer;
+use crate::error::ClientError;
+use crate::load_stats::LoadStats;
+use crate::source::{PullKind, RowSource};
 
 /// A partition as its local model sees it.
 #[derive(Debug)]
-pub(crate) struct LocalPartition {
-    pub(crate) part: u32,
+pub struct LocalPartition {
+    /// The partition.
+    pub part: u32,
     /// The nodes by local id.
-    pub(crate) nodes: Vec<NodeId>,
+    pub nodes: Vec<NodeId>,
     /// In-neighbours by local id, in the order of global ids.
-    pub(crate) topology: Topology,
+    pub topology: Topology,
     /// In-degrees in the whole graph, by local id.
     degrees: Vec<u32>,
     numbers: Numbers,
     rows: RowBuffer,
     row_bytes: usize,
     /// VectorPulls of rows of other workers' partitions.
-    pub(crate) pulled: LoadStats,
+    pub pulled: LoadStats,
     /// Time and bytes of loading it; rows of the halo are whichever worker's.
-    pub(crate) loaded: SdtTraffic,
+    pub loaded: PartitionTraffic,
+}
+
+/// Bytes moved to load a partition; zero where it was in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PartitionTraffic {
+    /// Rows of its halo.
+    pub halo_rows: u64,
+    /// Bytes of them.
+    pub halo_bytes: u64,
+    /// Bytes of all its rows.
+    pub loaded_bytes: u64,
+    /// Seconds of loading, concurrent with the use of the previous partition.
+    pub load_seconds: f64,
 }
 
 /// The partitions of a graph, and where the rows of one worker come from.
-pub(crate) struct PartitionSource<'run> {
-    pub(crate) topology: &'run Topology,
-    pub(crate) book: &'run PartitionBook,
-    pub(crate) sources: &'run WorkerSources,
-    pub(crate) tensor: &'run str,
-    pub(crate) row_bytes: usize,
-    pub(crate) depth: Depth,
+pub struct PartitionSource<'run> {
+    /// In-neighbours of all nodes.
+    pub topology: &'run Topology,
+    /// Which partition owns which node.
+    pub book: &'run PartitionBook,
+    /// Rows of the worker's own partitions.
+    pub local: &'run dyn RowSource,
+    /// All other rows.
+    pub remote: &'run dyn RowSource,
+    /// The tensor of the rows.
+    pub tensor: &'run str,
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    /// Depth of a partition's view.
+    pub depth: Depth,
     /// Partition p belongs to worker p mod workers.
-    pub(crate) worker: u32,
-    pub(crate) n_workers: u32,
+    pub worker: u32,
+    /// Workers of the run.
+    pub n_workers: u32,
 }
 
 /// Local ids: other workers' nodes first, each kind in ascending order, so that pulled rows are
@@ -93,12 +122,17 @@ impl PartitionSource<'_> {
     }
 
     /// Returns the cost of loading `part` to train on `roots`.
-    pub(crate) fn plan(&self, part: u32, roots: &[NodeId]) -> PartitionPlan {
+    #[must_use]
+    pub fn plan(&self, part: u32, roots: &[NodeId]) -> PartitionPlan {
         Region::new(self.topology, self.owned(part), self.depth).plan(roots)
     }
 
-    /// Loads `part` with its halo, to train on `roots`.
-    pub(crate) fn load(&self, part: u32, roots: &[NodeId]) -> Result<LocalPartition, TrainError> {
+    /// Loads `part` with its halo, to train on `roots`. Rows of other workers' partitions are one
+    /// VectorPull, while own rows are read.
+    ///
+    /// # Errors
+    /// Those of both pulls, and [`ClientError::Topology`] for more entries than lists can number.
+    pub fn load(&self, part: u32, roots: &[NodeId]) -> Result<LocalPartition, ClientError> {
         let region = Region::new(self.topology, self.owned(part), self.depth);
         let Reach { nodes: set, expanded } = region.reach(roots);
         let is_remote = |of: PartId| u32::from(of.0) % self.n_workers != self.worker;
@@ -116,7 +150,7 @@ impl PartitionSource<'_> {
         let halo_rows = nodes.iter().filter(|node| !owned.contains(&node.0)).count() as u64;
         let row_bytes = self.row_bytes;
         let (halo_bytes, loaded_bytes) = (halo_rows * row_bytes as u64, rows.bytes().len() as u64);
-        let loaded = SdtTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds };
+        let loaded = PartitionTraffic { halo_rows, halo_bytes, loaded_bytes, load_seconds };
         Ok(LocalPartition {
             part,
             nodes,
@@ -140,13 +174,13 @@ impl PartitionSource<'_> {
     ) -> Result<LoadStats, ClientError> {
         let (remote, own) = nodes.split_at(n_remote);
         let (of_remote, of_own) = out.split_at_mut(n_remote * self.row_bytes);
-        let (sources, kind) = (self.sources, PullKind::Vector);
-        let mut pull_own = || sources.local.pull(self.tensor, own, of_own, kind);
+        let kind = PullKind::Vector;
+        let mut pull_own = || self.local.pull(self.tensor, own, of_own, kind);
         if remote.is_empty() {
             pull_own()?;
             return Ok(LoadStats::default());
         }
-        let pull_remote = || sources.remote.pull(self.tensor, remote, of_remote, kind);
+        let pull_remote = || self.remote.pull(self.tensor, remote, of_remote, kind);
         let (own, remote) = thread::scope(|scope| {
             let travelling = scope.spawn(pull_remote);
             (pull_own(), travelling.join())
@@ -163,7 +197,7 @@ fn lists(
     expanded: &NodeSet,
     nodes: &[NodeId],
     numbers: &Numbers,
-) -> Result<Topology, TrainError> {
+) -> Result<Topology, ClientError> {
     let len = |&node: &NodeId| match expanded.contains(node) {
         true => region.list(node).count() as u64,
         false => 0,
@@ -184,7 +218,8 @@ fn lists(
 
 impl LocalPartition {
     /// Returns the bytes that it has in memory, with the places that its batches need.
-    pub(crate) fn n_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn n_bytes(&self) -> u64 {
         let n_entries = self.topology.n_edges();
         let lists = 8 * (self.nodes.len() as u64 + 1) + 4 * n_entries;
         let of_nodes = size_of_val(&self.nodes[..]) + size_of_val(&self.degrees[..]);
@@ -193,22 +228,25 @@ impl LocalPartition {
     }
 
     /// Returns the in-degree of `node` in the whole graph.
-    pub(crate) fn degree(&self, node: NodeId) -> u32 {
+    #[must_use]
+    pub fn degree(&self, node: NodeId) -> u32 {
         self.degrees[self.numbers.local(node) as usize]
     }
 
     /// Returns the local ids of `nodes`.
-    pub(crate) fn local_ids(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+    #[must_use]
+    pub fn local_ids(&self, nodes: &[NodeId]) -> Vec<NodeId> {
         nodes.iter().map(|&node| NodeId(self.numbers.local(node))).collect()
     }
 
     /// Returns the row of the node with this local id.
-    pub(crate) fn row(&self, local: NodeId) -> &[u8] {
+    #[must_use]
+    pub fn row(&self, local: NodeId) -> &[u8] {
         &self.rows.bytes()[local.index() * self.row_bytes..][..self.row_bytes]
     }
 
     /// Copies the rows of nodes with these local ids to `out`.
-    pub(crate) fn gather(&self, locals: &[NodeId], out: &mut RowBuffer) {
+    pub fn gather(&self, locals: &[NodeId], out: &mut RowBuffer) {
         out.resize(locals.len() * self.row_bytes);
         let places = out.bytes_mut().chunks_exact_mut(self.row_bytes.max(1));
         for (place, &local) in places.zip(locals) {
@@ -219,27 +257,21 @@ impl LocalPartition {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use lodestore_client::RowSource;
-    use lodestore_client::source::memory::MemorySource;
-    use lodestore_graph::{
-        edges::MemoryEdges,
-        relabel::Relabelling,
-        sampler::{Fanout, Sampler},
-    };
+    use lodestore_graph::edges::MemoryEdges;
+    use lodestore_graph::relabel::Relabelling;
+    use lodestore_graph::sampler::{Fanout, Sampler};
+    use lodestore_graph::topology::Direction;
     use lodestore_store::Dtype;
     use proptest::prelude::*;
 
     use super::*;
-    use lodestore_graph::topology::Direction;
+    use crate::source::memory::MemorySource;
 
-    fn sources(book: &PartitionBook) -> WorkerSources {
+    fn source_of(book: &PartitionBook) -> MemorySource {
         let mut rows = MemorySource::new(book.clone());
         let values = (0..book.n_nodes()).flat_map(|id| (id as f32).to_le_bytes()).collect();
         rows.add("feat", Dtype::F32, 1, values).unwrap();
-        let rows: Arc<dyn RowSource> = Arc::new(rows);
-        WorkerSources::new(Arc::clone(&rows), rows)
+        rows
     }
 
     proptest! {
@@ -258,14 +290,15 @@ mod tests {
             let edges = MemoryEdges::new(edges).unwrap();
             let topology = Topology::from_edges(&edges, &relabelling, Direction::Directed).unwrap();
             let book = &relabelling.book;
-            let sources = sources(book);
+            let rows_of_all = source_of(book);
             let fanouts = vec![fanout; layers as usize];
             let mut whole = Sampler::new(&topology, &fanouts);
             for part in 0..u32::from(n_parts) {
                 let source = PartitionSource {
                     topology: &topology,
                     book,
-                    sources: &sources,
+                    local: &rows_of_all,
+                    remote: &rows_of_all,
                     tensor: "feat",
                     row_bytes: 4,
                     depth: Depth { layers, halo_hops: layers },

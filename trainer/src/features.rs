@@ -1,4 +1,4 @@
-//! Feature rows as the model reads them: f32, normalised if wanted.
+//! Feature rows as the model reads them: f32, normalised on request.
 
 use lodestore_client::load_stats::LoadStats;
 use lodestore_client::source::TensorInfo;
@@ -11,16 +11,16 @@ use rayon::prelude::*;
 
 use crate::error::TrainError;
 
-/// Bytes of a row that are looked at together, and then, if some are not 0, in parts.
+/// Bytes of a row that are searched together; a block with non-zero bytes is searched in parts.
 const SPAN_BYTES: usize = 512;
 const BLOCK_BYTES: usize = 64;
-/// Rows that are looked at first.
+/// Rows of the first sample.
 const SAMPLED_ROWS: usize = 64;
-/// Rows with fewer elements for each that is not zero are dense.
+/// Rows with fewer elements per non-zero element are dense.
 const LEAST_ELEMENTS_PER_NON_ZERO: usize = 10;
-/// Bytes of rows that are read together, which a core's cache holds until they are searched.
+/// Bytes of rows read together: a core's cache holds them until they are searched.
 const PIECE_BYTES: usize = 128 << 10;
-/// Shorter rows are copied as they are: a batch of them is soon copied.
+/// Shorter rows are copied without a search: the copy is cheap.
 const LEAST_PIECED_ROW_BYTES: usize = 2 << 10;
 
 /// Conversion of the bytes of feature rows to f32.
@@ -43,8 +43,8 @@ impl FeatureRows {
         Ok(Self { dtype, width, normalize, converted: Vec::new() })
     }
 
-    /// Returns the rows by their non-zero elements where these are less than a tenth of all.
-    /// Whether they are depends on the rows alone.
+    /// Returns the rows by their non-zero elements if less than a tenth of all elements is
+    /// non-zero. This depends on the rows alone.
     pub(crate) fn sparse(&self, rows: &[u8]) -> Option<SparseRows> {
         let row_bytes = self.row_bytes();
         let row = |row: usize| &rows[row * row_bytes..][..row_bytes];
@@ -72,8 +72,8 @@ impl FeatureRows {
         self.are_sparse(&pieces, n_rows).then(|| SparseRows::new(self.width, pieces))
     }
 
-    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. `None`
-    /// where they are not sparse, or not worth it, or not in memory here.
+    /// Loads the rows of `nodes` by their non-zero elements, without a copy of all bytes. Returns
+    /// `None` for rows that are dense, too short, or not in this process's memory.
     pub(crate) fn load_sparse(
         &self,
         loader: &BatchLoader,
@@ -97,12 +97,12 @@ impl FeatureRows {
         Ok(loaded.map(|(pieces, stats)| (SparseRows::new(self.width, pieces), stats)))
     }
 
-    /// Returns whether `n_elements` of rows that are not zero are less than a tenth of all.
+    /// Returns whether `n_elements` non-zero elements are less than a tenth of all.
     pub(crate) fn are_few(&self, n_elements: usize, n_rows: usize) -> bool {
         n_elements.saturating_mul(LEAST_ELEMENTS_PER_NON_ZERO) < n_rows.saturating_mul(self.width)
     }
 
-    /// Returns the non-zero elements of rows, however many they are.
+    /// Returns the non-zero elements of rows, at any density.
     pub(crate) fn non_zeros(&self, rows: &[u8]) -> Vec<SparsePiece> {
         let tasks = rows.par_chunks(ROWS_PER_TASK * self.row_bytes());
         tasks.map(|rows| self.piece_of(rows)).collect()
@@ -123,7 +123,7 @@ impl FeatureRows {
         self.width * self.dtype.size_bytes()
     }
 
-    /// Appends a row; blocks of zero bytes, which are zeros of any type, are passed over.
+    /// Appends a row; skips blocks of zero bytes, which are zeros of any type.
     fn push_row(&self, row: &[u8], piece: &mut SparsePiece) {
         let (spans, rest) = row.as_chunks::<SPAN_BYTES>();
         for (span, bytes) in spans.iter().enumerate() {
@@ -176,13 +176,13 @@ impl FeatureRows {
     }
 }
 
-/// Returns the rows of `n_rows` that are looked at first.
+/// Returns the row numbers of the first sample of `n_rows` rows.
 fn sampled(n_rows: usize) -> impl Iterator<Item = usize> {
     (0..n_rows).step_by(n_rows.div_ceil(SAMPLED_ROWS).max(1))
 }
 
-/// Returns the places of the flags that are set, of at most 64. All are looked at first, so that
-/// the processor has to guess once for all of them.
+/// Returns the positions of the set flags, of at most 64. All flags are read before any branch, so
+/// that the processor predicts once for all of them.
 fn set_bits(flags: impl Iterator<Item = bool>) -> impl Iterator<Item = usize> {
     let mut left = (0..).zip(flags).fold(0u64, |bits, (at, is_set)| bits | u64::from(is_set) << at);
     std::iter::from_fn(move || {
@@ -192,7 +192,8 @@ fn set_bits(flags: impl Iterator<Item = bool>) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns whether all bytes are 0. All are read: that is faster than to stop at one.
+/// Returns whether all bytes are 0. Reading all bytes is faster than stopping at the first other
+/// one.
 fn are_zeros<const N: usize>(bytes: &[u8; N]) -> bool {
     const { assert!(N.is_multiple_of(8)) };
     let (words, _) = bytes.as_chunks::<8>();
@@ -206,7 +207,7 @@ fn normalize_row(row: &mut [f32]) {
         row.iter_mut().for_each(|v| *v *= scale);
         return;
     }
-    // The sum or what it is divided by is past the range of f32.
+    // The sum or its quotient exceeds the range of f32.
     let sum: f64 = row.iter().map(|v| f64::from(v.abs())).sum();
     if sum > 0.0 {
         row.iter_mut().for_each(|v| *v = (f64::from(*v) / sum) as f32);

@@ -26,7 +26,7 @@ use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
 use lodestore_comm::threads::ThreadCollective;
 
-/// Number of the way in which products are rounded: 2 since gemm makes them.
+/// Version of the rounding of products: 2 since gemm computes them.
 const ROUNDING: u32 = 2;
 
 /// Result of a saved model on a graph.
@@ -44,13 +44,13 @@ pub struct Evaluation {
     pub test_accuracy: Option<f64>,
 }
 
-/// Rows of a model that are wanted.
+/// Which rows of a model to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InferOutput {
     /// The last layer's: one value for each class.
     Logits,
-    /// Those that the last layer reads: hidden rows after their activation.
+    /// The input of the last layer: hidden rows after their activation.
     Embedding,
 }
 
@@ -61,10 +61,10 @@ pub struct InferConfig {
     pub output: InferOutput,
     /// Most bytes of rows held in memory.
     pub memory_bytes: u64,
-    /// The folder of layers' rows, which one process at a time uses. The same inference continues
-    /// where another process of it has ended; what another one has left there is removed.
+    /// Folder of the layers' rows, used by one process at a time. The same inference continues
+    /// where an earlier process ended; leftovers of another inference are removed.
     pub work_dir: PathBuf,
-    /// Which version of the features is read: with another one, an inference begins again.
+    /// Version of the features: an inference over another version begins again.
     pub version: String,
 }
 
@@ -80,7 +80,7 @@ pub struct Inference<'a> {
     work: WorkFolder,
 }
 
-/// Sink of the rows: they come in the order of node ids, some nodes' at a time.
+/// Receives rows in the order of node ids, some nodes at a time.
 pub type RowOutput<'s> = dyn FnMut(&[f32]) -> Result<(), Box<dyn Error + Send + Sync>> + 's;
 
 impl<'a> Inference<'a> {
@@ -117,7 +117,7 @@ impl<'a> Inference<'a> {
             loaders: vec![sources.untiered_loader(&config.feature_tensor, &owned)?],
             limits,
         };
-        // All that decides a bit of the rows, but for the kind of the processor.
+        // Everything that determines the bits of the rows, except the kind of processor.
         let mut identity = blake3::Hasher::new();
         identity.update(&graph.uuid).update(file.digest().as_bytes());
         let chunk_bytes = limits.chunk_bytes;
@@ -147,7 +147,7 @@ impl<'a> Inference<'a> {
         self.n_parameters
     }
 
-    /// Returns whether it continues where another process has ended.
+    /// Returns whether it continues an earlier process of this inference.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.work.place != PassPlace::default()
@@ -181,7 +181,7 @@ impl<'a> Inference<'a> {
         let group = &mut ProcessGroup::new(&mut alone);
         let made = self.pass.run(&layers[..self.n_layers], all, group, output);
         if let Err(TrainError::NotFinite { .. }) = made {
-            // So it would be again.
+            // Another attempt would fail alike.
             remove(&self.work.dir).map_err(|source| self.unkept(source))?;
         }
         let Some(made) = made? else { unreachable!("a pass in a folder keeps rows") };
@@ -192,7 +192,7 @@ impl<'a> Inference<'a> {
         Ok(())
     }
 
-    /// Removes the folder of layers' rows, once those that were passed on are kept.
+    /// Removes the folder of the layers' rows, after the caller has stored its output.
     pub fn remove_work(self) -> Result<(), TrainError> {
         remove(&self.work.dir).map_err(|source| self.unkept(source))
     }
@@ -272,7 +272,7 @@ mod tests {
                         rows.extend_from_slice(piece);
                         Ok(())
                     };
-                    // Ends as a process that is killed does: nothing is cleared away.
+                    // Ends like a killed process: nothing is removed.
                     let mut progress = |done: u64, total: u64| {
                         places.push((done, total));
                         assert!(places.len() < n_calls as usize, "killed");
@@ -312,7 +312,7 @@ mod tests {
                 };
                 assert!(n_runs > 2);
                 assert_eq!(rows, expected);
-                // Another one's rows are not taken over.
+                // Rows of another inference are not used.
                 assert!(!run("b", 6).0);
                 let (_, rows, after) = run("a", u32::MAX);
                 assert_eq!((after[0].0, rows), (0, expected));

@@ -32,11 +32,11 @@ pub struct TrainReport {
     pub model: ModelKind,
     /// Workers.
     pub workers: u32,
-    /// Processes that they are in.
+    /// Processes of the run.
     pub processes: u32,
-    /// Bytes that they sent each other, by what these carried.
+    /// Bytes that processes sent each other, by payload.
     pub sent_bytes: Traffic,
-    /// Where the model was computed: `cpu`, or `replayed` where recorded times stood for it.
+    /// Where the model was computed: `cpu`, or `replayed` if recorded step times replaced it.
     pub device: &'static str,
     /// Origin of remote rows.
     pub rows_from: RowsFrom,
@@ -44,32 +44,31 @@ pub struct TrainReport {
     pub versions: RowVersions,
     /// Name of the metric behind validation and test accuracy.
     pub metric: Metric,
-    /// Accuracy on the test nodes, by the parameters that did best on the validation nodes. Without
-    /// validation nodes it is that of the last parameters. Absent without test nodes.
+    /// Accuracy on the test nodes with the parameters of the best validation accuracy; with the
+    /// last parameters if there are no validation nodes. Absent without test nodes.
     pub test_accuracy: Option<f64>,
-    /// Accuracy on the validation nodes by the same parameters.
+    /// Validation accuracy with the same parameters.
     pub validation_accuracy: Option<f64>,
     /// Epoch of these parameters, from 0.
     pub best_epoch: u32,
-    /// Whether the run ended, before its last epoch or with it, because accuracy on the validation
-    /// nodes had stopped to rise.
+    /// Whether the run stopped early because validation accuracy no longer rose.
     pub stopped_early: bool,
-    /// Whether the observer of the run ended it before it was over: epochs are those that were over
+    /// Whether the observer interrupted the run; `epochs` has the epochs that were complete by
     /// then.
     pub interrupted: bool,
-    /// Why the model that was asked for could not be saved, if it could not.
+    /// Why the requested model could not be saved, if saving failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_error: Option<String>,
     /// BLAKE3 of the last parameters, in hex: equal for equal parameters only.
     pub parameters_digest: String,
-    /// BLAKE3 of the best parameters, in hex; of nothing before the first evaluation.
+    /// BLAKE3 of the best parameters, in hex; of no parameters before the first evaluation.
     pub best_parameters_digest: String,
-    /// Place from which the run continued after a checkpoint, if it did. Results of the run before
-    /// it count. Fetches before it count only for epochs that were over.
+    /// Place at which a checkpoint resumed the run. Earlier results of the run count; earlier
+    /// fetches count only for complete epochs.
     pub resumed_at: Option<Place>,
     /// Checkpoints written by this process.
     pub checkpoints: u64,
-    /// Time that they took, no part of any epoch's.
+    /// Seconds spent writing them, outside of all epochs.
     pub checkpoint_seconds: f64,
     /// Every epoch in order.
     pub epochs: Vec<EpochReport>,
@@ -83,29 +82,30 @@ pub struct TrainReport {
     pub remote_rows_per_step: f64,
     /// Remote bytes fetched per batch of one worker, hot sets included.
     pub remote_bytes_per_step: f64,
-    /// Before the first step: labels, schedule, first hot sets.
+    /// Seconds before the first step: labels, schedule, first hot sets.
     pub setup_seconds: f64,
-    /// The schedule, if rows came by one. JSON has its fields without one too: zeros, and `null`.
+    /// The schedule, for strategies that use one. JSON always has its fields: zeros and `null`
+    /// without a schedule.
     #[serde(flatten, serialize_with = "schedule_fields")]
     pub schedule: Option<ScheduleReport>,
-    /// Most bytes that one worker really had: batches, with memory that waits for the next, and
-    /// rows of hot sets or of the oracle's tier. Ids and lists do not count, as in the bound. Under
-    /// `massive` these are batches, and the buffer with all of its scores and lists.
+    /// Peak bytes of one worker: batches with spare memory, and rows of hot sets or of the oracle's
+    /// tier, without ids and lists, like the bound. Under `massive`: batches, and the buffer with
+    /// its scores and lists.
     pub memory_measured_bytes: u64,
     /// Most anonymous memory that the process had at once, summed over processes; 0 where the
     /// system does not report it. Pages of mapped files do not count.
     pub peak_anonymous_bytes: u64,
-    /// Bytes that the process read from disk while it trained, summed over processes; 0 where all
-    /// was in the page cache. Absent where the system does not report it.
+    /// Bytes read from disk during training, summed over processes; 0 if the page cache had all.
+    /// Absent if the system does not report it.
     pub disk_bytes: Option<u64>,
 }
 
-/// The schedule of a run, and the rows that were kept by it.
+/// The schedule of a run, and the rows kept by it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleReport {
-    /// Part of the set-up that wrote the schedule, or looked whether it is there.
+    /// Seconds of the set-up spent writing or checking the schedule.
     pub seconds: f64,
-    /// Whether the schedule lay there whole, from a run before.
+    /// Whether a complete schedule of an earlier run was used.
     pub is_stored: bool,
     /// Bytes of the schedule's file.
     pub n_bytes: u64,
@@ -114,7 +114,7 @@ pub struct ScheduleReport {
     /// 2·n_hot·d + (Q + 2)·m_max·d, for each worker: RapidGNN's bound (section 3), and the batches
     /// that it does not count ([`lodestore_client::budget::RowBudget`]).
     pub memory_bound_bytes: u64,
-    /// Which rows were kept.
+    /// The rule for kept rows.
     pub keep: Keep,
     /// Rows of a hot set, after the memory budget.
     pub n_hot: u64,
@@ -124,7 +124,7 @@ pub struct ScheduleReport {
     pub window_asked: u64,
 }
 
-/// Writes the fields of a schedule, with 0, `false` or `null` without one.
+/// Writes the fields of a schedule; 0, `false` or `null` without a schedule.
 fn schedule_fields<S: Serializer>(
     schedule: &Option<ScheduleReport>,
     serializer: S,
@@ -152,9 +152,9 @@ pub struct EpochReport {
     pub epoch: u32,
     /// Time of its steps, without evaluation.
     pub seconds: f64,
-    /// Steps: updates of the parameters; of `sdt` partitions.
+    /// Updates of the parameters; for `sdt`, trained partitions.
     pub steps: u32,
-    /// Those of the process that ended the epoch: less only if the run was resumed within it.
+    /// Steps of the process that ended the epoch: fewer only if the run was resumed within it.
     pub timed_steps: u32,
     /// Whether the run was resumed in this epoch, at its first step too: caches and connections
     /// were new then.
@@ -164,30 +164,29 @@ pub struct EpochReport {
     pub batches: u64,
     /// Mean training loss over all roots.
     pub loss: f64,
-    /// Share of roots that the model got right while it was trained on them.
+    /// Share of roots that the model classified correctly during training.
     pub accuracy: f64,
     /// Accuracy on the validation nodes after the epoch, where measured.
     pub validation_accuracy: Option<f64>,
     /// Accuracy on the test nodes after the epoch, where measured.
     pub test_accuracy: Option<f64>,
-    /// Rows of own partitions that batches used.
+    /// Rows of batches from the worker's own partitions.
     pub local_rows: u64,
     /// Bytes of them.
     #[serde(default)]
     pub local_bytes: u64,
-    /// Remote rows that batches found in a hot set or a tier, or had together with a batch before.
+    /// Remote rows of batches that a hot set, a tier, or an earlier batch of the same load had.
     pub hit_rows: u64,
-    /// Part of `hit_rows` that a batch before had, of those loaded together.
+    /// Part of `hit_rows` that an earlier batch of the same load had.
     pub together_rows: u64,
-    /// Remote rows fetched: by batches, for this epoch's hot sets, and in the first epoch of a
-    /// process those that filled buffers.
+    /// Remote rows fetched: by batches, for this epoch's hot sets, and, in the first epoch of a
+    /// process, to fill buffers.
     pub remote_rows: u64,
     /// Bytes of them.
     pub remote_bytes: u64,
     /// Part of `remote_rows` that filled hot sets, or the oracle's tier before the first batch.
     pub hot_set_rows: u64,
-    /// Rows of hot sets built meanwhile that were taken over from the set before, and did not
-    /// travel.
+    /// Rows that hot sets copied from the previous set instead of pulling them.
     #[serde(default)]
     pub kept_rows: u64,
     /// Hot sets, of all workers, that were not ready when the first batch of their epoch was
@@ -196,13 +195,12 @@ pub struct EpochReport {
     pub late_swaps: u64,
     /// Part of `remote_rows` that filled buffers before the first batch.
     pub filled_rows: u64,
-    /// Part of `remote_rows` that a buffer brought beside what batches missed.
+    /// Part of `remote_rows` that a buffer pulled beyond the misses of batches.
     pub ahead_rows: u64,
-    /// Requests that fetched them, one per server asked.
+    /// Requests for these rows, one per server asked.
     pub pulls: u64,
-    /// Share of the batches' remote rows that kept rows saved from travelling: those found in a hot
-    /// set, buffer or tier, less those pulled in the epoch to be kept there. Absent where nothing
-    /// was kept.
+    /// Share of the batches' remote rows that keeping rows saved: rows found in a hot set, buffer
+    /// or tier, less the rows pulled in the epoch to be kept. Absent if no rows were kept.
     #[serde(default)]
     pub hit_rate: Option<f64>,
     /// Time in which a worker had no batch to train on, averaged over workers.
@@ -223,12 +221,12 @@ pub struct EpochReport {
     /// back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_bytes: Option<u64>,
-    /// `hop`: time steps, of which an iteration has one without migration, else one for each worker
-    /// less those that were merged.
+    /// `hop`: time steps. An iteration has one without migration, else one for each worker less
+    /// merged ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_steps: Option<u64>,
-    /// `hop`: how far the worker with most roots is above the mean, as a share of it; mean over the
-    /// steps of this process.
+    /// `hop`: roots of the worker with the most, above the mean, as a share of the mean; averaged
+    /// over the steps of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roots_imbalance: Option<f64>,
     /// `sdt`: rows of halos that were loaded with their partitions, whichever worker owns them.
@@ -253,31 +251,29 @@ pub struct EpochReport {
     /// epoch of a process, which keeps them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_bytes: Option<u64>,
-    /// `full`: share of the input rows of other workers that were in memory: kept, or in a tier.
+    /// `full`: share of the input rows of other workers that were in memory, kept or in a tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_hit_rate: Option<f64>,
     /// `full`: bytes of rows of layers that workers sent to others, narrowed if they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes: Option<u64>,
-    /// `full`: how many epochs old the oldest rows or gradients of halos were that were used.
+    /// `full`: age in epochs of the oldest halo rows or gradients used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<u32>,
-    /// `full`: what narrowing took from rows and gradients that travelled, relative to these: both
-    /// as root mean squares.
+    /// `full`: root mean square error of narrowed rows and gradients, relative to their root mean
+    /// square.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression_error: Option<f64>,
-    /// `full`: time in which rows and gradients were on their way between processes, of the process
-    /// in which it was longest.
+    /// `full`: seconds in which rows and gradients were in transit, in the slowest process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange_seconds: Option<f64>,
-    /// `full`: the part of it in which nothing was left to compute.
+    /// `full`: part of `exchange_seconds` in which the process had nothing to compute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange_wait_seconds: Option<f64>,
-    /// `full`: how far the computing time of the slowest worker is above the mean, as a share of
-    /// it.
+    /// `full`: computing time of the slowest worker above the mean, as a share of the mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_imbalance: Option<f64>,
-    /// Batches that lay ready in the window.
+    /// Batches that were ready in the window.
     pub ready_batches: u64,
     /// Batches that a trainer waited for.
     pub waited_batches: u64,
@@ -295,7 +291,7 @@ pub enum Progress<'a> {
         /// Batches in all.
         total: u64,
     },
-    /// A step is done.
+    /// A step ended.
     Step {
         /// Epoch, from 0.
         epoch: u32,
@@ -308,13 +304,13 @@ pub enum Progress<'a> {
         /// Times of each worker that had a batch.
         workers: &'a [WorkerStep],
     },
-    /// An epoch is done and evaluated.
+    /// An epoch ended and was evaluated.
     Epoch(&'a EpochReport),
 }
 
 impl EpochReport {
     /// Returns the share of the batches' remote rows that a hot set, buffer or tier had, whenever
-    /// these were pulled: the hit rate of the papers.
+    /// it pulled them: the hit rate of the papers.
     #[must_use]
     pub fn found_share(&self) -> f64 {
         let planned_rows = self.hot_set_rows + self.filled_rows + self.ahead_rows;

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 /// Rows that one task gathers.
 const ROWS_PER_TASK: usize = 1024;
-/// Most bytes that one read takes, and most that it skips between two rows that are wanted.
+/// Most bytes of one read, and most bytes that it skips between two requested rows.
 const READ_BYTES: usize = 1 << 20;
 const GAP_BYTES: usize = 1 << 14;
 
@@ -20,13 +20,13 @@ const GAP_BYTES: usize = 1 << 14;
 pub(crate) struct RowStore {
     pub(crate) width: usize,
     n_rows: usize,
-    /// All rows, where the budget has room for them.
+    /// All rows, if the budget has room for them.
     memory: Option<Vec<f32>>,
-    /// A file without a name, which goes with its handle, or the one that was given.
+    /// An unlinked file, which ends with its handle, or the given file.
     file: Option<File>,
 }
 
-/// Bytes of memory that may still be taken.
+/// Bytes of memory left.
 #[derive(Debug)]
 pub(crate) struct Budget(AtomicU64);
 
@@ -42,8 +42,8 @@ impl Budget {
 }
 
 impl RowStore {
-    /// Makes a store for `n_rows` of `width`. Rows are in memory if the budget has room for them,
-    /// and in `file` if it is given. Without either they are in a temporary file.
+    /// Returns a store for `n_rows` of `width`. Rows are in memory if the budget has room, and in
+    /// `file` if one is given; otherwise in a temporary file.
     pub(crate) fn new(
         n_rows: usize,
         width: usize,
@@ -59,7 +59,7 @@ impl RowStore {
         Ok(Self { width, n_rows, memory, file })
     }
 
-    /// Drops the rows, and returns the memory back to the budget that it came from.
+    /// Drops the rows, and returns their memory to the budget.
     pub(crate) fn drop_into(self, budget: &Budget) {
         if let Some(rows) = self.memory {
             budget.0.fetch_add(4 * rows.len() as u64, Ordering::Relaxed);
@@ -78,12 +78,12 @@ impl RowStore {
         }
     }
 
-    /// Waits until all rows are on disk that are in a file.
+    /// Syncs the rows of a file.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.as_ref().map_or(Ok(()), File::sync_data)
     }
 
-    /// Reads the first `n_rows` of the file, which has them, into memory, if they are to be there.
+    /// Reads the first `n_rows` of the file into memory, if the store keeps rows there.
     pub(crate) fn load(&mut self, n_rows: usize) -> io::Result<()> {
         match (&mut self.memory, &self.file) {
             (Some(memory), Some(file)) => {
@@ -94,7 +94,7 @@ impl RowStore {
         }
     }
 
-    /// Returns all rows in the order of their numbers, some together.
+    /// Returns all rows in the order of their numbers, in chunks.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = io::Result<Vec<f32>>> {
         let per_read = (READ_BYTES / 4 / self.width.max(1)).max(1);
         (0..self.n_rows).step_by(per_read).map(move |first| {
@@ -103,7 +103,7 @@ impl RowStore {
         })
     }
 
-    /// Returns the rows with these numbers; rising numbers are read fastest.
+    /// Returns the rows with these numbers; ascending numbers are fastest.
     pub(crate) fn gather(&self, numbers: &[u32]) -> io::Result<Vec<f32>> {
         let mut out = vec![0.0; numbers.len() * self.width];
         let tasks = out.par_chunks_mut(ROWS_PER_TASK * self.width.max(1));
@@ -122,7 +122,7 @@ impl RowStore {
         Ok(out)
     }
 
-    /// Reads rows from the file: near ones together.
+    /// Reads rows from the file; adjacent rows by one read.
     fn read(&self, file: &File, mut numbers: &[u32], mut out: &mut [f32]) -> io::Result<()> {
         let row_bytes = 4 * self.width;
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A pass on disk: the rows of its stages and how far it is, so that one that was killed continues.
+//! A pass on disk: the rows of its stages and its progress, so that a killed pass continues.
 
 use std::{
     fs::{self, File},
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::RowStore;
 
-/// Time from one record of how far the pass is to the next.
+/// Time between two records of the progress.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 /// The record's file.
 const STATE: &str = "state.json";
 
-/// Place of a pass: stages before `stage` are done, and `n_chunks` of it.
+/// Progress of a pass: complete stages, and complete chunks of the present one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PassPlace {
     pub(crate) stage: usize,
@@ -31,7 +31,7 @@ struct State {
     place: PassPlace,
 }
 
-/// The folder of a pass, which one process at a time uses.
+/// The folder of a pass, used by one process at a time.
 ///
 /// Rows are on disk before the record that says so; the record is replaced as a whole. So a crash
 /// at any point leaves a record of rows that are there.
@@ -39,14 +39,14 @@ struct State {
 pub(crate) struct WorkFolder {
     pub(crate) dir: PathBuf,
     identity: String,
-    /// How far the pass was when that was last recorded.
+    /// Progress at the last record.
     pub(crate) place: PassPlace,
     saved: Instant,
     save_every: Duration,
 }
 
 impl WorkFolder {
-    /// Opens the folder, or makes it. The leftovers of a pass of another `identity` are removed.
+    /// Opens or creates the folder. Removes the leftovers of a pass of another `identity`.
     pub(crate) fn open(dir: &Path, identity: &str) -> io::Result<Self> {
         let (dir, identity) = (dir.to_owned(), identity.to_owned());
         let state = match fs::read(dir.join(STATE)) {
@@ -71,7 +71,7 @@ impl WorkFolder {
         Self { save_every: Duration::ZERO, ..self }
     }
 
-    /// Opens the file of a stage's rows, of which `n_bytes` must be there; others are cut off.
+    /// Opens the file of a stage's rows. It must have `n_bytes`; the rest is truncated.
     pub(crate) fn rows_file(&self, stage: usize, n_bytes: u64) -> io::Result<File> {
         let path = self.path(stage);
         let mut options = File::options();
@@ -117,8 +117,8 @@ impl WorkFolder {
     }
 }
 
-/// Removes a folder of a pass, if it is there. Fails for a folder with other files in it, of which
-/// it removes none.
+/// Removes the folder of a pass, if it exists. Fails for a folder with other files, and removes
+/// none of these.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,

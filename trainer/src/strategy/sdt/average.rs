@@ -28,19 +28,19 @@ impl Shares {
         Self { of_parts, lengths, optimizer_state }
     }
 
-    /// Returns whether the moments of the optimiser are averaged too.
+    /// Returns whether moments of the optimiser are averaged.
     fn has_moments(&self) -> bool {
         self.optimizer_state == OptimizerState::Averaged
     }
 
-    /// Returns the elements of a term: of parameters, and of moments where these are averaged.
+    /// Returns the elements of a term: parameters, and moments if they are averaged.
     pub(crate) fn len(&self) -> usize {
         let n_lists = if self.has_moments() { 3 } else { 1 };
         n_lists * self.lengths.iter().sum::<usize>()
     }
 
-    /// Returns the terms of the average of `states`, each with its partition; those without
-    /// training nodes have none. Fails where a state has other layers, or a value that is not
+    /// Returns the terms of the average of `states`, each with its partition. Partitions without
+    /// training nodes have none. Fails for a state of other layers or with a value that is not
     /// finite.
     pub(crate) fn terms<'s>(
         &self,
@@ -62,8 +62,8 @@ impl Shares {
         Ok(terms)
     }
 
-    /// Replaces the parameters of `states` by those of `average`, and treats the state of the
-    /// optimiser as the run's settings say.
+    /// Replaces the parameters of `states` by `average`, and resets, keeps or averages the
+    /// optimiser's state by the settings of the run.
     pub(crate) fn adopt<'s>(
         &self,
         average: &[f32],

@@ -45,7 +45,7 @@ pub(super) struct SdtRun<'scope> {
 /// The local models of a run, one for each partition.
 #[derive(Debug)]
 pub(super) struct LocalModels {
-    /// By partition; those of other processes are empty, except while a checkpoint is written.
+    /// By partition; states of other processes are empty, except while a checkpoint is written.
     pub(super) states: Vec<ReplicaState>,
     pub(super) shares: Shares,
     /// Share of the entries of whole neighbourhoods that partitions keep.
@@ -102,7 +102,7 @@ impl<'scope> SdtRun<'scope> {
         Ok(())
     }
 
-    /// Returns the workers of this process, which have started.
+    /// Returns the started workers of this process.
     fn team(&mut self) -> &mut PartitionTeam<'scope> {
         let Some(team) = &mut self.team else { unreachable!("workers start before an epoch") };
         team
@@ -124,8 +124,8 @@ impl<'scope> SdtRun<'scope> {
         Ok(figures)
     }
 
-    /// Averages the local models, where that is due or the average is to be measured. Returns the
-    /// bytes that workers send to synchronise them, each as a process of its own.
+    /// Averages the local models if an average or its evaluation is due. Returns the bytes that
+    /// workers send for it, each counted as a process of its own.
     fn average(
         &mut self,
         run: &mut Run<'_>,
@@ -157,7 +157,7 @@ impl<'scope> SdtRun<'scope> {
         Ok(n_bytes * (q - 1) * (p + q) / q)
     }
 
-    /// Brings the states of all local models to the leader.
+    /// Sends the states of all local models to the leader.
     fn gather_states(
         &mut self,
         run: &Run<'_>,
@@ -179,8 +179,8 @@ impl<'scope> StrategyRun<'scope> for SdtRun<'scope> {
         self.begin(run, &plans, group)
     }
 
-    /// Trains the local models of the partitions that are left of the present epoch, and averages
-    /// them if that is due.
+    /// Trains the remaining partitions of the present epoch, and averages the local models if an
+    /// average is due.
     fn epoch(
         &mut self,
         run: &mut Run<'_>,
@@ -272,7 +272,7 @@ impl<'scope> StrategyRun<'scope> for SdtRun<'scope> {
         Ok(())
     }
 
-    /// Forgets the states of the partitions of other processes, which a checkpoint has.
+    /// Drops the states of other processes' partitions; the checkpoint has them.
     fn forget_states(&mut self, group: &ProcessGroup<'_>) {
         self.local.keep_own(group, self.setup.config.workers);
     }
@@ -282,7 +282,7 @@ impl<'scope> StrategyRun<'scope> for SdtRun<'scope> {
     }
 }
 
-/// Returns what the worker of a partition did in a round.
+/// Returns the step of a partition's worker in a round.
 fn worker_step(run: &Run<'_>, of_part: &PartitionFigures, step_seconds: f64) -> WorkerStep {
     let PartitionFigures { part, loaded, ref outcome, .. } = *of_part;
     let place = Place { step: part, ..run.place };

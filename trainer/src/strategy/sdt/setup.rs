@@ -64,8 +64,8 @@ pub(super) fn initial_models(
     LocalModels { states, shares, kept_share: 1.0, saves: false }
 }
 
-/// Starts the workers of this process, from `place` on. Fails where a partition does not fit in
-/// the memory of a worker. Returns also the plans of all partitions of the run.
+/// Starts the workers of this process at `place`; also returns the plans of all partitions of the
+/// run. Fails if a partition does not fit in the memory of a worker.
 pub(super) fn partition_team<'scope, 'env>(
     setup: &'scope Setup<'scope>,
     config: &'scope SdtConfig,
@@ -124,7 +124,7 @@ pub(super) fn partition_team<'scope, 'env>(
     Ok((team, plans))
 }
 
-/// Fails where a partition does not fit in the memory of a worker.
+/// Fails if a partition does not fit in the memory of a worker.
 fn check_memory(config: &SdtConfig, sizes: &[u64]) -> Result<(), TrainError> {
     let (Some(memory), Some([left, reserved])) = (config.memory_bytes, config.partition_bytes())
     else {
@@ -135,7 +135,7 @@ fn check_memory(config: &SdtConfig, sizes: &[u64]) -> Result<(), TrainError> {
     if needed <= left {
         return Ok(());
     }
-    // As many times more partitions as the largest is larger.
+    // Scales the number of partitions by the excess of the largest.
     let parts = (u128::from(needed) * sizes.len() as u128).div_ceil(u128::from(left.max(1)));
     let parts = u64::try_from(parts).unwrap_or(u64::MAX);
     Err(TrainError::PartitionSize(format!(

@@ -14,7 +14,7 @@ pub(crate) struct PartitionTeam<'scope> {
     members: Vec<WorkerThread<'scope, PartitionOrder, Trained>>,
     n_workers: u32,
     pub(super) n_parts: u32,
-    /// Figures of all workers of the run, of which this process knows its own.
+    /// Figures of all workers of the run; this process updates its own.
     pub(crate) stats: Vec<MemberStats>,
 }
 
@@ -37,8 +37,8 @@ impl<'scope> PartitionTeam<'scope> {
         Ok(Self { members, n_workers, n_parts, stats })
     }
 
-    /// Has each worker train one of the partitions from `first` on, as many as there are workers;
-    /// the states of those here are replaced. Returns the figures of these, in their order.
+    /// Trains the partitions from `first` on, one by each worker, and replaces the states of those
+    /// of this process. Returns their figures in order.
     pub(crate) fn train(
         &mut self,
         epoch: u32,
@@ -64,7 +64,7 @@ impl<'scope> PartitionTeam<'scope> {
         Ok(figures)
     }
 
-    /// Takes note of the figures of all workers.
+    /// Records the figures of all workers.
     pub(crate) fn note(&mut self, figures: &[PartitionFigures]) {
         for of_part in figures.iter().filter(|of_part| of_part.n_batches > 0) {
             let worker = of_part.part % self.n_workers;
@@ -74,7 +74,7 @@ impl<'scope> PartitionTeam<'scope> {
 }
 
 impl Drop for PartitionTeam<'_> {
-    /// Waits for the threads, each of which ends after its present partition.
+    /// Joins the threads; each ends after its present partition.
     fn drop(&mut self) {
         self.members.drain(..).for_each(WorkerThread::end);
     }

@@ -33,7 +33,7 @@ pub(crate) struct PartitionWorker<'run> {
     pub(crate) train: &'run [NodeId],
     pub(crate) learner: Learner<'run>,
     pub(crate) turns: Turns,
-    /// The epoch whose order is at hand, and this.
+    /// The epoch of the cached order of training nodes, and that order.
     pub(crate) order: Option<(u32, Vec<NodeId>)>,
     pub(crate) stats: PrefetchStats,
     /// Memory of a batch's rows.
@@ -64,7 +64,7 @@ pub(crate) struct PartitionFigures {
 }
 
 impl PartitionWorker<'_> {
-    /// Trains the local model of a partition for an epoch, without a row from elsewhere.
+    /// Trains the local model of a partition for an epoch, with no row from outside of it.
     pub(super) fn train(&mut self, order: PartitionOrder) -> Result<Trained, TrainError> {
         let PartitionOrder { epoch, part, state } = order;
         let batches = self.batches(epoch, part);
@@ -116,7 +116,7 @@ impl PartitionWorker<'_> {
         self.turns.release(ready);
         let has_test = !self.learner.labels.test.is_empty();
         if self.config.evaluation_after(epoch + 1, has_test) != Due::No {
-            // An evaluation has memory of its own.
+            // An evaluation allocates its own memory.
             self.learner.workspace.clear();
         }
         outcome.seconds.wait += wait;

@@ -383,6 +383,10 @@ mod tests {
         assert!(message("layers", "0").contains("1 to 64"));
         assert!(message("heads", "-1").contains("a number"));
         assert!(message("norm", "instance").contains("must be none or layer"));
+        assert!(message("aggregation", "median").contains("must be mean"));
+        let mut with_mean = metadata(&usual);
+        with_mean.insert("aggregation".to_owned(), "mean".to_owned());
+        assert_eq!(settings_of(&with_mean).unwrap(), usual);
         for (name, removed) in REMOVED {
             let refused = message(name, removed);
             let expected = format!("the {name} `{removed}`, which this release lacks; use it with");

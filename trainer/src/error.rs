@@ -3,14 +3,14 @@
 use std::{fmt, io, path::PathBuf};
 
 use lodestore_client::{ClientError, source::TensorInfo};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::GroupError;
 use lodestore_graph::{NodeId, rapa::RapaError, schedule::ScheduleError, topology::TopologyError};
 use lodestore_models::model_file::SavedModelError;
 use thiserror::Error;
 
 use crate::checkpoint_error::CheckpointError;
 use crate::step::Place;
-use lodestore_comm::error::CollectiveError;
-use lodestore_comm::group::GroupError;
 
 /// Reason for the end of training.
 #[derive(Debug, Error)]

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::node_set::NodeSet;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_models::matrix::Matrix;
@@ -24,7 +25,6 @@ use crate::process_group::ProcessGroup;
 use crate::run_model;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
-use lodestore_comm::threads::ThreadCollective;
 
 /// Version of the rounding of products: 2 since gemm computes them.
 const ROUNDING: u32 = 2;

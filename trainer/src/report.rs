@@ -1,6 +1,7 @@
 //! Report of a run, as `--json` prints it. Rates are fractions, sizes bytes, times seconds.
 
 use lodestore_client::keep::Keep;
+use lodestore_comm::traffic::Traffic;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -9,7 +10,6 @@ use crate::config::Strategy;
 use crate::options::{Metric, ModelKind};
 use crate::sources::RowVersions;
 use crate::step::{Place, WorkerStep};
-use lodestore_comm::traffic::Traffic;
 
 /// Origin of remote rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, mem::take};
 
+use lodestore_comm::traffic::Traffic;
 use lodestore_graph::process::{disk_read_bytes, peak_anonymous_bytes, watch_memory};
 use lodestore_models::adam::ReplicaState;
 use lodestore_models::model_file::{self, SavedModelError};
@@ -20,7 +21,6 @@ use crate::setup::Setup;
 use crate::step::Place;
 use crate::step_outcome::MemberStats;
 use crate::strategy::{Observer, StrategyRun};
-use lodestore_comm::traffic::Traffic;
 
 /// State that changes from step to step.
 pub(crate) struct Run<'a> {

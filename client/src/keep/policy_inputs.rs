@@ -4,12 +4,13 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use lodestore_cache::policy::rank_by_degree;
 use lodestore_cache::{PolicyKind, PolicySpec};
 use lodestore_graph::topology::Topology;
 use lodestore_graph::{NodeId, PartId};
 use lodestore_store::Graph;
 
-use super::scored::{Rank, ScoredRules, WorkerView, first_fill};
+use super::scored::WorkerView;
 use crate::error::ClientError;
 
 /// Rows of other workers that a worker may request.
@@ -114,8 +115,9 @@ impl<'a> PolicyInputs<'a> {
     fn remote_by_degree(&self, workers: &[u32]) -> Arc<[u32]> {
         let book = self.graph.book();
         let ranked = self.by_degree.get_or_init(|| {
-            let rules = ScoredRules { rank: Rank::Degree, ..ScoredRules::default() };
-            first_fill(&rules.of_all(self.topology))
+            let ids: Vec<u32> = (0..book.n_nodes()).collect();
+            let degrees = ids.iter().map(|&id| self.topology.in_degree(NodeId(id)));
+            rank_by_degree(&ids, &degrees.collect::<Vec<_>>()).into()
         });
         let is_wanted =
             |&id: &u32| book.part_of(NodeId(id)).is_some_and(|part| self.is_remote(part, workers));

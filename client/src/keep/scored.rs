@@ -78,14 +78,6 @@ impl WorkerView<'_> {
     }
 }
 
-/// Returns the ids of candidates in the order of a first fill: the halo's first, the highest rank
-/// first, the lower id first among equals.
-pub(super) fn first_fill(candidates: &[Candidate]) -> Arc<[u32]> {
-    let mut first = candidates.to_vec();
-    first.sort_unstable_by_key(|of| (Reverse(of.is_halo), Reverse(of.degree), of.id));
-    first.iter().map(|candidate| candidate.id).collect()
-}
-
 /// Returns how many neighbour lists of `nodes` each node is in: how often it can be drawn for them.
 fn count_lists(topology: &Topology, nodes: impl Iterator<Item = u32>) -> Vec<u32> {
     let mut lists = vec![0u32; topology.n_nodes() as usize];
@@ -143,7 +135,9 @@ impl ScoredRules {
         id_space: u32,
     ) -> PolicySpec {
         let Some((gamma, interval)) = eviction else {
-            return PolicySpec::Degree(first_fill(candidates));
+            let mut first = candidates.to_vec();
+            first.sort_unstable_by_key(|of| (Reverse(of.is_halo), Reverse(of.degree), of.id));
+            return PolicySpec::Degree(first.iter().map(|candidate| candidate.id).collect());
         };
         let by_memory = Scoreboard::by_memory(id_space, candidates.len());
         PolicySpec::Decay(DecaySpec {

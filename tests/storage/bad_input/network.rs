@@ -73,7 +73,7 @@ fn settings_come_from_a_file_and_flags_go_before_them() {
     std::fs::write(&file, "listen = \"127.0.0.1:0\"\ncolour = 1\n").unwrap();
     let line = format!("serve {} {config}", graph.display());
     lode_line(&line).failed(1, &["serve.toml", "unknown field `colour`"]);
-    // Each setting of the file that does nothing is told; a flag is refused.
+    // The server warns of each setting in the file without an effect, and rejects such a flag.
     let vain = "listen = \"127.0.0.1:0\"\nunix-mode = \"660\"\nkeep-versions = 3\n";
     std::fs::write(&file, vain).unwrap();
     let log = Serving::start(&graph, &config).stop_and_take_log();

@@ -1,3 +1,4 @@
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::{PartId, PartitionBook};
 use lodestore_models::loss::Loss;
 use lodestore_models::metric::Accuracy;
@@ -7,7 +8,6 @@ use crate::config::TrainConfig;
 use crate::layerwise::PassLimits;
 use crate::layerwise::tests::{N_NODES, model, naive, pass, sources, topology};
 use crate::options::ModelKind;
-use lodestore_comm::threads::ThreadCollective;
 
 #[test]
 fn accuracy_is_that_of_whole_neighbourhoods() {

@@ -5,6 +5,11 @@ mod partitions;
 use std::time::Instant;
 
 use lodestore_client::load_stats::LoadStats;
+use lodestore_comm::collective::{Collective, Term};
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::group::Group;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::traffic::Traffic;
 use lodestore_models::adam::ReplicaState;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -12,11 +17,6 @@ use crate::error::TrainError;
 use crate::sources::RowVersions;
 use crate::step::Place;
 use crate::step_outcome::{GradientTerm, MemberStats, MovingModel, StepOutcome, TeamStep};
-use lodestore_comm::collective::{Collective, Term};
-use lodestore_comm::error::CollectiveError;
-use lodestore_comm::group::Group;
-use lodestore_comm::tag::Payload;
-use lodestore_comm::traffic::Traffic;
 
 /// Most elements of a replica's state in one message: 1 GiB.
 const PIECE_ELEMENTS: usize = 1 << 28;

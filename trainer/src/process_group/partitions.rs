@@ -1,13 +1,13 @@
 //! Messages of `full` and `sdt`: rows, gradients and local models of partitions.
 
+use lodestore_comm::collective::Term;
+use lodestore_comm::error::CollectiveError;
+use lodestore_comm::tag::Payload;
 use lodestore_models::adam::ReplicaState;
 
 use super::ProcessGroup;
 use crate::error::TrainError;
 use crate::strategy::full::{Messages, PartFigures};
-use lodestore_comm::collective::Term;
-use lodestore_comm::error::CollectiveError;
-use lodestore_comm::tag::Payload;
 
 impl ProcessGroup<'_> {
     /// Sends an outgoing message of rows of `row_bytes` to each rank, and fills the incoming

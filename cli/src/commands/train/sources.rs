@@ -67,9 +67,10 @@ pub(super) fn open(
             let of_worker = |&worker| tiers.of_buffer(choice, worker, &remote, tensor, &known);
             let buffers = here.workers.iter().map(of_worker).collect::<Result<_>>()?;
             let filled = tiers.fill(buffers, &remote, tensor)?;
-            let with_buffer =
-                |(of, (buffer, pulled)): (WorkerSources, _)| of.with_buffer(buffer, pulled);
-            workers = workers.into_iter().zip(filled).map(with_buffer).collect();
+            let workers_and_buffers = workers.into_iter().zip(filled);
+            workers = workers_and_buffers
+                .map(|(sources, (buffer, pulled))| sources.with_buffer(buffer, pulled))
+                .collect();
         }
         None => {
             for (sources, &worker) in workers.iter_mut().zip(&here.workers) {

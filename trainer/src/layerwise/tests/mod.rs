@@ -17,6 +17,7 @@ use std::{
 use lodestore_client::source::memory::MemorySource;
 use lodestore_client::source::{PullStats, TensorInfo};
 use lodestore_client::{ClientError, PullKind, RowSource, VersionTag};
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::{
     PartId, PartitionBook,
     edges::MemoryEdges,
@@ -30,7 +31,6 @@ use lodestore_store::Dtype;
 
 use crate::options::{LayerOptions, ModelKind, Norm};
 use crate::sources::WorkerSources;
-use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 pub(crate) const N_NODES: u32 = 40;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use lodestore_client::load_stats::LoadStats;
+use lodestore_comm::collective::Term;
 use lodestore_models::conv::LayerDropout;
 use lodestore_models::layer::Layer;
 use lodestore_models::loss::worst_row;
@@ -23,7 +24,6 @@ use crate::config::Halo;
 use crate::error::TrainError;
 use crate::process_group::ProcessGroup;
 use crate::step_outcome::{MemberStats, exact};
-use lodestore_comm::collective::Term;
 
 /// The partitions of this process.
 pub(crate) struct FullTeam {

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout,
     topology::Topology,
@@ -17,7 +18,6 @@ use crate::replica::Replica;
 use crate::report::RowsFrom;
 use crate::setup::Setup;
 use crate::sources::{TrainGraph, WorkerSources};
-use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 const N: u32 = 40;

@@ -4,6 +4,7 @@ use std::{sync::Arc, thread::scope};
 
 use lodestore_client::RowSource;
 use lodestore_client::source::memory::MemorySource;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::{
     PartId, PartitionBook, edges::MemoryEdges, relabel::Relabelling, sampler::Fanout, splitmix64,
     topology::Topology,
@@ -25,7 +26,6 @@ use crate::step::Place;
 use crate::strategy::mini_batches::{BatchFeed, Steps};
 use crate::strategy::ondemand::SampledFeed;
 use crate::workers::Team;
-use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::topology::Direction;
 
 const WIDTH: u32 = 5;

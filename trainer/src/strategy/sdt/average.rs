@@ -1,10 +1,10 @@
 //! Averages of local models (SDT-GNN, section III-D).
 
+use lodestore_comm::collective::Term;
 use lodestore_models::adam::ReplicaState;
 
 use crate::config::OptimizerState;
 use crate::error::TrainError;
-use lodestore_comm::collective::Term;
 
 /// The local models of a run, one for each partition, and their shares of the average.
 #[derive(Clone, Debug)]

@@ -2,6 +2,9 @@
 
 use std::{borrow::Cow, mem::take, thread::Scope, time::Instant};
 
+use lodestore_comm::collective::Collective;
+use lodestore_comm::tag::Payload;
+use lodestore_comm::threads::ThreadCollective;
 use lodestore_graph::region::PartitionPlan;
 use lodestore_models::adam::ReplicaState;
 
@@ -23,9 +26,6 @@ use crate::setup::Setup;
 use crate::step::{Place, StepSeconds, WorkerStep};
 use crate::step_outcome::{MemberStats, TeamStep};
 use crate::strategy::{Observer, StrategyRun};
-use lodestore_comm::collective::Collective;
-use lodestore_comm::tag::Payload;
-use lodestore_comm::threads::ThreadCollective;
 
 /// The run continues.
 const NOTHING: u32 = 0;
